@@ -77,20 +77,10 @@ pub(crate) fn run(args: &TestArgs) -> Result<ExitCode> {
 /// Builds all, checks format, and runs the user side's tests that need no guest. Returns what guests need.
 fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
     check("format", cargo("fmt").args(["--all", "--check"]), summary);
-    if let Err(error) = bench::quotes::check() {
-        summary.fail("figures in documents", &format!("{error:#}"));
-    }
-    if let Err(error) = phase("manifests", manifests::check) {
-        summary.fail("manifests", &format!("{error:#}"));
-    }
-    let (name, built) = ("building", phase("building", build::for_tests));
-    let mut programs = match built {
-        Ok((built, tests)) => Programs { tested: vec![(args.arch, built, tests)], released: None },
-        Err(error) => {
-            summary.fail(name, &format!("{error:#}"));
-            return None;
-        }
-    };
+    phase("figures in documents", summary, |_| bench::quotes::check());
+    phase("manifests", summary, |_| manifests::check());
+    let (built, tests) = phase("building", summary, |_| build::for_tests())?;
+    let mut programs = Programs { tested: vec![(args.arch, built, tests)], released: None };
     unit_tests("tests on this machine", &[&WORKSPACE[..], &ALL_PROGRAMS].concat(), args, summary);
     if args.all {
         fuzz(summary);
@@ -124,9 +114,7 @@ fn unit_tests(name: &str, packages: &[&str], args: &TestArgs, summary: &mut Summ
         tests.env(SEED, seed);
     }
     let before = summary.failed();
-    if let Err(error) = phase(name, || run_tests(name, &mut tests, summary)) {
-        summary.fail(name, &format!("{error:#}"));
-    }
+    phase(name, summary, |summary| run_tests(name, &mut tests, summary));
     if let Some(seed) = seed
         && summary.failed() > before
     {
@@ -139,14 +127,8 @@ fn unit_tests(name: &str, packages: &[&str], args: &TestArgs, summary: &mut Summ
 
 /// Builds what guests of another architecture need, which is all that is tested of it.
 fn elsewhere(arch: Arch, summary: &mut Summary) -> Option<(Arch, Built, PathBuf)> {
-    let name = format!("building for {arch}");
-    match phase(&name, || build::for_tests_elsewhere(arch)) {
-        Ok((built, tests)) => Some((arch, built, tests)),
-        Err(error) => {
-            summary.fail(&name, &format!("{error:#}"));
-            None
-        }
-    }
+    let built = phase(&format!("building for {arch}"), summary, |_| build::for_tests_elsewhere(arch));
+    built.map(|(built, tests)| (arch, built, tests))
 }
 
 /// Tries readers with damaged input for longer than each run does.
@@ -155,39 +137,28 @@ fn fuzz(summary: &mut Summary) {
     let mut tests = quick_cargo("test");
     tests.args(WORKSPACE).args(["--lib", "--", "fuzz_", "--nocapture"]);
     tests.env(SEED, new_seed()).env(FUZZING.0, FUZZING.1);
-    if let Err(error) = phase(name, || run_tests(name, &mut tests, summary)) {
-        summary.fail(name, &format!("{error:#}"));
-    }
+    phase(name, summary, |summary| run_tests(name, &mut tests, summary));
 }
 
 /// Builds what users get, and counts its allocations. The quick build says little about either that or the cost.
 fn of_users(summary: &mut Summary) -> Option<(Built, PathBuf)> {
-    let name = "building as for users";
-    match phase(name, || Ok((build::for_guest(Arch::default())?, build::guest_tests(Arch::default())?))) {
-        Ok(released) => {
-            let name = "allocations as for users";
-            if let Err(error) = phase(name, || run_tests(name, &mut build::allocations(), summary)) {
-                summary.fail(name, &format!("{error:#}"));
-            }
-            Some(released)
-        }
-        Err(error) => {
-            summary.fail(name, &format!("{error:#}"));
-            None
-        }
-    }
+    let released = phase("building as for users", summary, |_| {
+        Ok((build::for_guest(Arch::default())?, build::guest_tests(Arch::default())?))
+    })?;
+    let name = "allocations as for users";
+    phase(name, summary, |summary| run_tests(name, &mut build::allocations(), summary));
+    Some(released)
 }
 
 /// Installs from the packages that carry the kernel side's objects.
 fn install(summary: &mut Summary) {
-    let name = "installing from the packages";
-    match phase(name, || {
+    let done = phase("installing from the packages", summary, |_| {
         // The packages have the objects of all architectures.
         setup::ensure(&Needs::build(Arch::Arm64))?;
         dist::crates(true)
-    }) {
-        Ok(_) => summary.pass(),
-        Err(error) => summary.fail(name, &format!("{error:#}")),
+    });
+    if done.is_some() {
+        summary.pass();
     }
 }
 
@@ -198,10 +169,7 @@ fn new_seed() -> String {
 }
 
 fn check(name: &str, command: &mut Command, summary: &mut Summary) {
-    let result = phase(name, || crate::process::loudly(command, "see its messages above"));
-    if let Err(error) = result {
-        summary.fail(name, &format!("{error:#}"));
-    }
+    phase(name, summary, |_| crate::process::loudly(command, "see its messages above"));
 }
 
 /// Runs `cargo test`, passing its output on while reading its result lines.
@@ -224,10 +192,10 @@ fn run_tests(name: &str, command: &mut Command, summary: &mut Summary) -> Result
     Ok(())
 }
 
-/// Times a phase.
-fn phase<T>(name: &str, action: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Times a phase, and counts it if it fails.
+fn phase<T>(name: &str, summary: &mut Summary, action: impl FnOnce(&mut Summary) -> Result<T>) -> Option<T> {
     let start = Instant::now();
-    let result = action();
+    let result = action(summary);
     eprintln!("xtask: {name}: {:.0} s", start.elapsed().as_secs_f64());
-    result
+    result.inspect_err(|error| summary.fail(name, &format!("{error:#}"))).ok()
 }

@@ -377,24 +377,37 @@ pub(super) struct Programs {
     pub(super) released: Option<(Built, PathBuf)>,
 }
 
+impl Programs {
+    fn built_for(&self, arch: Arch) -> Option<(&Built, &PathBuf)> {
+        self.tested.iter().find(|(its, ..)| *its == arch).map(|(_, built, tests)| (built, tests))
+    }
+}
+
 /// Runs the guest tests on those of the chosen kernels that are here.
 pub(super) fn run(choice: &Choice, kernels: &[Kernel], programs: &Programs, summary: &mut Summary) {
     let processors = thread::available_parallelism().map_or(1, Into::into);
     let watched = (choice.arch, bench::watched(choice.arch));
     let is_watched = |kernel: &&Kernel| choice.filter.is_none() && (kernel.arch, kernel.series) == watched;
     let watched = kernels.iter().find(is_watched).zip(programs.released.as_ref());
+    let mut jobs = choice.jobs(kernels);
+    // Why nothing was built for others has been counted.
+    jobs.retain(|job| programs.built_for(job.kernel.arch).is_some());
     let cost = thread::scope(|scope| {
         // A guest whose clock counts instructions doesn't mind others.
         let cost = watched.map(|(kernel, (built, tests))| {
-            scope.spawn(move || phase("the cost", || bench::watch(kernel, built, tests)))
+            scope.spawn(move || {
+                let mut summary = Summary::default();
+                if phase("the cost", &mut summary, |_| bench::watch(kernel, built, tests)).is_some() {
+                    summary.pass();
+                }
+                summary
+            })
         });
-        play_all(choice, choice.jobs(kernels), processors + GUESTS_BEYOND, programs, summary);
+        play_all(choice, jobs, processors + GUESTS_BEYOND, programs, summary);
         cost.map(|cost| cost.join().expect("measuring doesn't panic"))
     });
-    match cost {
-        Some(Ok(())) => summary.pass(),
-        Some(Err(error)) => summary.fail("the cost", &format!("{error:#}")),
-        None => {}
+    if let Some(cost) = cost {
+        summary.add(cost);
     }
 }
 
@@ -431,8 +444,7 @@ fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, Str
     let mut command = vec![TEST_PROGRAM.into(), "--test-threads=1".into(), "--color=never".into()];
     command.extend(job.arguments.iter().cloned());
     let arch = job.kernel.arch;
-    let built = programs.tested.iter().find(|(its, ..)| *its == arch);
-    let (_, built, tests) = built.with_context(|| format!("nothing was built for {arch}"))?;
+    let (built, tests) = programs.built_for(arch).context("nothing was built for it")?;
     let mut contents = contents(job.kernel.clone(), built, command);
     contents.programs.push((TEST_PROGRAM.into(), tests.clone()));
     contents.files = programs::files(arch, programs::STRACE)?;
