@@ -1,6 +1,11 @@
 //! Every way in which an application takes or gives bytes: a line per segment, at the right moment.
 
-use std::{fs, thread::sleep, time::Duration};
+use std::{
+    fs,
+    sync::atomic::{AtomicU64, Ordering},
+    thread::sleep,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use net_latency::inside::preemption;
@@ -9,7 +14,7 @@ use super::{Check, Evidence, Scenario, Theme};
 use crate::{
     cases::harness::coalesced as appended,
     lines::{Dir, Line},
-    net::{Path, Version},
+    net::{Path, Version, counter},
     oracle::{self, Conversation, expect_bytes, expect_stream},
     peers::{CHILD, CLIENT, Pair, Peer, SERVER},
     verdict::Skipped,
@@ -419,7 +424,7 @@ fn encrypted_and_held_back() -> Result<Check> {
 }
 
 /// A connection whose client, or server, has a socket of MPTCP. Where only one has, it falls back to TCP.
-fn multipath_pair(version: Version, client: bool, server: bool) -> Result<Pair> {
+fn multipath_pair(version: Version, client: bool, server: bool) -> Result<(Path, Pair)> {
     ensure!(fs::exists("/proc/sys/net/mptcp")?, Skipped("this kernel has no MPTCP"));
     let path = Path::private_loopback(version)?;
     let mut pair = Pair::prepare(&path, b"nl-client", b"nl-server")?;
@@ -430,22 +435,37 @@ fn multipath_pair(version: Version, client: bool, server: bool) -> Result<Pair> 
     let own = pair.client.ask(&format!("{connect} {address} {}", pair.far.port()))?;
     pair.near.set_port(own.try_into()?);
     pair.server.ask("accept")?;
-    Ok(pair)
+    Ok((path, pair))
+}
+
+/// How often MPTCP itself sent bytes again in the scenarios of this run. It does so if the reader is late by 0.2 s, as on a machine that
+/// is too busy. What comes after that is not followed (docs/accuracy.md).
+static SENT_AGAIN: AtomicU64 = AtomicU64::new(0);
+
+/// How often it did so in this namespace.
+fn sent_again(path: &Path) -> Result<u64> {
+    let count = path.near(|| counter("netstat", "MPTcpExt", "MPTCPRetrans"))?;
+    SENT_AGAIN.fetch_add(count, Ordering::Relaxed);
+    Ok(count)
 }
 
 /// Round trips by MPTCP's own sockets have the lines of plain TCP's, and nothing of them seems to wait, or is counted as not followed.
 fn multipath(version: Version, rounds: u32, client: bool, server: bool) -> Result<Check> {
-    let mut pair = multipath_pair(version, client, server)?;
+    let (path, mut pair) = multipath_pair(version, client, server)?;
     pair.converse(rounds, LEN)?;
+    let again = sent_again(&path)?;
     Ok(Box::new(move |evidence| {
-        let conversation = check_multipath(evidence, &pair, preemption::is_realtime())?;
+        let conversation = check_multipath(evidence, &pair, again, preemption::is_realtime())?;
         conversation.expect_rounds(evidence.outcome, rounds as usize, LEN)?;
         expect_followed(evidence)
     }))
 }
 
+const NOT_FOLLOWED: Skipped = Skipped("MPTCP sent bytes again, after which it is not followed");
+
 /// The lines of a connection of MPTCP's sockets are right; where reads and arrivals `may_meet`, one in a hundred has no reader.
-fn check_multipath(evidence: &Evidence<'_>, pair: &Pair, may_meet: bool) -> Result<Conversation> {
+fn check_multipath(evidence: &Evidence<'_>, pair: &Pair, again: u64, may_meet: bool) -> Result<Conversation> {
+    ensure!(again == 0, NOT_FOLLOWED);
     let is_unsure = |line: &Line| may_meet && is_read_as_more_comes(line);
     let who = |line: &Line| (!is_unsure(line)).then(|| oracle::owner(pair, line));
     let conversation = Conversation::check_all(evidence.outcome, &evidence.lines, pair, &who, &is_unsure)?;
@@ -467,12 +487,13 @@ fn is_read_as_more_comes(line: &Line) -> bool {
 fn multipath_bulk() -> Result<Check> {
     const BYTES: u32 = 2_000_000;
     const CHUNK: u32 = 30_000;
-    let mut pair = multipath_pair(Version::V4, true, true)?;
+    let (path, mut pair) = multipath_pair(Version::V4, true, true)?;
     pair.client.tell(&format!("write {BYTES}"))?;
     pair.server.ask(&format!("read {BYTES} {CHUNK} 1"))?;
     pair.client.answer()?;
+    let again = sent_again(&path)?;
     Ok(Box::new(move |evidence| {
-        let conversation = check_multipath(evidence, &pair, true)?;
+        let conversation = check_multipath(evidence, &pair, again, true)?;
         let sum = u64::from(BYTES);
         expect_bytes(evidence.outcome, "requests out", &conversation.requests_out, sum)?;
         expect_bytes(evidence.outcome, "requests in", &conversation.requests_in, sum)?;
@@ -483,12 +504,14 @@ fn multipath_bulk() -> Result<Check> {
 /// Another process reads and writes MPTCP's socket, which it got as a message.
 fn multipath_passed_on() -> Result<Check> {
     const ROUNDS: u32 = 20;
-    let mut pair = multipath_pair(Version::V4, true, true)?;
+    let (path, mut pair) = multipath_pair(Version::V4, true, true)?;
     pair.server.tell(&format!("pass serve {ROUNDS} {LEN} 0"))?;
     pair.client.ask(&format!("request {ROUNDS} {LEN}"))?;
     let pid: u32 = pair.server.answer()?.try_into()?;
     ensure!(pid != pair.server.pid(), "the server served itself");
+    let again = sent_again(&path)?;
     Ok(Box::new(move |evidence| {
+        ensure!(again == 0, NOT_FOLLOWED);
         let conversation = Conversation::check_by(evidence.outcome, &evidence.lines, &pair, &|line| {
             let peer = oracle::sender_or_reader(&pair, line);
             let is_client = peer.pid() == pair.client.pid();
@@ -499,11 +522,12 @@ fn multipath_passed_on() -> Result<Check> {
     }))
 }
 
-/// Nothing of MPTCP has no line for that reason, or waits: of all scenarios of this run.
+/// Nothing of MPTCP has no line for that reason, or waits: of all scenarios of this run, if it sent nothing again in one of them.
 fn expect_followed(evidence: &Evidence<'_>) -> Result<()> {
+    let again = SENT_AGAIN.load(Ordering::Relaxed);
     let (counted, waiting) = (evidence.outcome.figure("losses.mptcp")?, evidence.outcome.ledger()?.waiting);
     ensure!(
-        counted == 0 && waiting == 0,
+        (counted == 0 || again > 0) && waiting == 0,
         evidence.outcome.fault(format_args!("{counted} packets of MPTCP, {waiting} wait"), [])
     );
     Ok(())
