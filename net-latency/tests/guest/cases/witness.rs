@@ -1,7 +1,10 @@
 //! A second witness: the kernel's own tracer stamps the same functions while the tool does, and both
 //! have to agree, packet by packet.
 
-use std::{collections::HashMap, fmt};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
@@ -124,6 +127,8 @@ impl Testimony {
         // an ACK, or what IPv6 says to its neighbours.
         let mut transmissions: HashMap<_, Stamps> = HashMap::new();
         let mut written = HashMap::new();
+        // What a call writes is sent once. Where the CPU was taken away for 0.2 s, TCP sends it again, by an skb that arrives too.
+        let mut copies = HashSet::new();
         // A data packet on its way in: its skb and stamps, and where it is being received.
         let mut arriving: Option<(u64, Stamps)> = None;
         let mut receiver = None;
@@ -144,14 +149,21 @@ impl Testimony {
                         stamps[2] = at;
                     }
                 }
-                ("net_dev_queue", [_, len]) => {
+                ("net_dev_queue", [skb, len]) => {
                     if let Some([app, tcp, ip, _]) = transmissions.remove(&transmission)
                         && *len >= LEN.into()
                     {
-                        testimony.sent.entry(entry.task).or_default().push([app, tcp, ip, at]);
+                        if written.get(&entry.task) == Some(&app) {
+                            written.remove(&entry.task);
+                            testimony.sent.entry(entry.task).or_default().push([app, tcp, ip, at]);
+                        } else {
+                            copies.insert(*skb);
+                        }
                     }
                 }
-                ("netif_rx", [skb, len]) if *len >= LEN.into() => arriving = Some((*skb, [at, 0, 0, 0])),
+                ("netif_rx", [skb, len]) if *len >= LEN.into() && !copies.remove(skb) => {
+                    arriving = Some((*skb, [at, 0, 0, 0]));
+                }
                 ("netif_receive_skb", [skb]) => {
                     if arriving.is_some_and(|(arriving, _)| arriving == *skb) {
                         receiver = Some(place);
