@@ -249,10 +249,15 @@ fn what_is_forwarded_twice_counts_from_its_first_entry() {
 #[test]
 fn what_a_cpu_got_last_is_not_what_has_its_address_now() {
     let goes = Segment { cpu: 1, ..GOES };
+    // What a CPU got last is noted from when a segment has come in part before.
+    let other = Segment { connection: 1, ..GOES };
     for control in [false, true] {
         let steps = [
             Step::Segment(STAYS),
-            Step::Segment(Segment { connection: 1, ..GOES }),
+            Step::Segment(other),
+            Step::Segment(Segment { from: -1, len: 2, is_found: true, ..other }),
+            Step::Read { task: 0, connection: 1, len: 40, how: Reading::Copy },
+            Step::Segment(other),
             Step::Close { connection: 1 },
             Step::Segment(goes),
             Step::Go { cpu: 0, how: Fate::Plain },
