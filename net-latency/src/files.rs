@@ -107,7 +107,7 @@ impl Place {
                 Err(error) => return Err(error),
             }
         }
-        Err(refused("it is made and removed all the time".to_owned()))
+        Err(refused("it is being created and removed all the time".to_owned()))
     }
 
     /// Opens an existing file that is not a regular one, to be written from here on.

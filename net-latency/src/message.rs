@@ -45,6 +45,16 @@ fn lines(text: &str) -> String {
     lines
 }
 
+/// How many there are of what has this name.
+pub(crate) fn counted<N: Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
+    let plural = match what {
+        _ if count == N::from(1) => "",
+        _ if what.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{count} {what}{plural}")
+}
+
 /// Writes what `what` puts together.
 pub(crate) fn say(what: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
     let mut text = Vec::new();
@@ -93,11 +103,8 @@ impl Waiting {
         if self.dropped > 0 {
             let mut words = String::new();
             // Memory can be written.
-            let _ = writeln!(
-                words,
-                "net-latency: {} messages dropped: standard error was not read",
-                self.dropped
-            );
+            let dropped = counted(self.dropped, "message");
+            let _ = writeln!(words, "net-latency: {dropped} dropped: standard error was not read");
             self.text.extend_from_slice(words.as_bytes());
             self.dropped = 0;
         }

@@ -157,7 +157,7 @@ fn what_cannot_be_read_is_named_and_nothing_is_written() {
     let folder = refused(&[directory.path().to_str().expect("UTF-8"), "--html", page], 2);
     assert!(folder.contains("is a directory; name the logs in it"), "{folder}");
     let said = refused(&[&good, &text, "--html", page], 2);
-    assert!(said.contains("text is in the text form") && said.contains("--format json"), "{said}");
+    assert!(said.contains("text is in text format") && said.contains("--format json"), "{said}");
     let said = refused(&[&good, &binary, "--html", page], 2);
     assert!(said.contains("binary is not a log of net-latency: its line 1"), "{said}");
     let said = refused(&[&good, &good], 2);
@@ -201,7 +201,7 @@ fn skipped_lines_are_told_by_file_and_line() {
     let place =
         format!("  2 lines were skipped\n  the first of them: line {} of {bad} is neither", PACKETS + 1);
     assert!(text.contains(&place), "{text}");
-    assert!(text.contains("1 log ends in the middle of a line, not counted"), "{text}");
+    assert!(text.contains("1 log ends in the middle of a line, which is not counted"), "{text}");
 }
 
 #[test]

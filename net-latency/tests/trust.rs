@@ -76,8 +76,7 @@ fn the_packaged_service_records() {
     let named = format!("@{}", contrib("systemd/service.args").display());
     // All its arguments are right, but for a directory that is not there.
     let output = tool().args([&named, "--output", "/nonexistent/recordings"]).output().expect("it starts");
-    let expected =
-        "cannot keep recordings in /nonexistent/recordings: there is no such directory; make it first";
+    let expected = "cannot keep recordings in /nonexistent/recordings: there is no such directory; create it";
     assert!(said(&output).contains(expected), "{}", said(&output));
     assert_eq!(output.status.code(), Some(2));
 }

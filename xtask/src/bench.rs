@@ -122,7 +122,7 @@ fn of_connections(arch: Arch) -> Vec<(String, PathBuf)> {
     for (package, name) in OF_CONNECTIONS {
         match programs::files_of(arch, package, name) {
             Ok(found) => files.extend(found),
-            Err(error) => eprintln!("xtask: {name} can't be had: {error:#}"),
+            Err(error) => eprintln!("xtask: {name} is not available: {error:#}"),
         }
     }
     files.sort();
@@ -189,7 +189,7 @@ impl Extent {
         }
         programs::files(arch, programs::BPFTRACE).unwrap_or_else(|error| {
             // The guest says so as well, below its figures.
-            eprintln!("xtask: bpftrace can't be had: {error:#}");
+            eprintln!("xtask: bpftrace is not available: {error:#}");
             Vec::new()
         })
     }

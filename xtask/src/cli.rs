@@ -53,7 +53,7 @@ pub(crate) enum Task {
 /// For which architecture.
 #[derive(Debug, Args)]
 pub(crate) struct ArchArgs {
-    /// For this architecture; what is left for arm64 is in target/dist-arm64
+    /// For this architecture; the files for arm64 are in target/dist-arm64
     #[arg(long, value_enum, value_name = "ARCH", default_value_t)]
     pub(crate) arch: Arch,
 }
@@ -61,7 +61,7 @@ pub(crate) struct ArchArgs {
 /// For which architectures.
 #[derive(Debug, Args)]
 pub(crate) struct ImageArgs {
-    /// For this architecture; given for each, one image for all, where the files of the first are left
+    /// For this architecture (repeatable: one image for all, left with the files of the first)
     #[arg(long, value_enum, value_name = "ARCH", default_values_t = [Arch::default()])]
     pub(crate) arch: Vec<Arch>,
 }
@@ -128,7 +128,7 @@ pub(crate) struct BenchArgs {
     /// Measure in guests of this architecture
     #[arg(long, value_enum, value_name = "ARCH", default_value_t)]
     pub(crate) arch: Arch,
-    /// Measure only what every test run watches over
+    /// Measure only what every test run checks
     #[arg(long)]
     pub(crate) short: bool,
     /// Measure only ways of tracing whose name contains this
@@ -170,7 +170,7 @@ pub(crate) struct IncidentsArgs {
     /// Draw by this number: the same number draws the same systems
     #[arg(long, value_name = "S", default_value_t = 1, requires = "worlds")]
     pub(crate) seed: u64,
-    /// Make one only, on two processors that others use for LOAD percent of the time, and print what a person is told
+    /// Make only one, on two processors that other programs use for LOAD percent of the time, and print the verdict as text
     #[arg(long, num_args = 3, value_names = ["FAULT", "MS", "LOAD"], conflicts_with_all = ["save", "fault", "worlds"])]
     pub(crate) show: Vec<String>,
     /// Print its packets instead, in JSON with fine stages: `diagnose --replay` judges them again
@@ -202,7 +202,7 @@ pub(crate) struct MutantsArgs {
     /// Change only files that match this (repeatable), like net-latency-ebpf/src/tcp/*.rs
     #[arg(long = "file", value_name = "GLOB")]
     pub(crate) files: Vec<String>,
-    /// Fail if less than this part of the changes that compile is noticed
+    /// Fail if fewer than PERCENT of the changes that compile are noticed
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=100))]
     pub(crate) at_least: u8,
 }

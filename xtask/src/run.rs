@@ -41,9 +41,12 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
         .with_context(|| format!("can't run {} as root: install sudo, or be root", tool.display()))?;
     match check.status.code() {
         Some(0) => on_this_machine(&tool, &args),
-        Some(CANT_TRACE) if args.host => bail!("this kernel can't be traced: {}", reason(&check)),
+        Some(CANT_TRACE) if args.host => bail!("this host's kernel can't be traced: {}", reason(&check)),
         Some(CANT_TRACE) => {
-            eprintln!("xtask: {}; so the tool runs in a guest with kernel {DEFAULT_KERNEL}", reason(&check));
+            eprintln!(
+                "xtask: this host's kernel can't be traced: {}. Running in a guest with Linux {DEFAULT_KERNEL} instead.",
+                reason(&check)
+            );
             in_guest(DEFAULT_KERNEL.parse().map_err(anyhow::Error::msg)?, args)
         }
         _ => bail!("`{} check` failed ({}): {}", tool.display(), check.status, reason(&check)),

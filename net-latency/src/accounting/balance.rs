@@ -8,6 +8,7 @@ use super::{
     ledger::Ledger,
     losses::{DROPPED_AT_SOCKET, Losses},
 };
+use crate::message::counted;
 
 /// The content of every footer, whatever a view shows of the packets themselves.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +34,8 @@ impl Balance<'_> {
         let [packets_in, packets_out] = self.packets;
         writeln!(
             out,
-            "net-latency: {packets_in} packets in, {packets_out} out in {}; {} lost",
+            "net-latency: {} in, {packets_out} out in {}; {} lost",
+            counted(packets_in, "packet"),
             Human(u64::try_from(self.elapsed.as_nanos()).unwrap_or(u64::MAX)),
             self.losses.lines()
         )

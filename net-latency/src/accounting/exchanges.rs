@@ -219,7 +219,7 @@ impl Answers {
         self.unknown = Default::default();
     }
 
-    /// Exchanges whose time is unknown, by why. Those that [`Self::times`] withholds are among them.
+    /// Exchanges whose time is unknown, by the reason. Those that [`Self::times`] withholds are among them.
     fn unknown(&self, known: &Times) -> BTreeMap<&'static str, u64> {
         let withheld = self.times.count() + self.last.count() - known.count();
         let [interleaved, ..] = self.unknown;

@@ -5,6 +5,7 @@ use std::io;
 use net_latency_common::Counter;
 
 use super::census::Census;
+use crate::message::counted;
 
 /// Packets that have a record, and are not shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,7 +149,7 @@ impl Ledger {
     /// # Errors
     /// When `out` can't be written.
     pub(crate) fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
-        write!(out, "{} packets seen", self.seen.saturating_sub(self.outside))?;
+        write!(out, "{} seen", counted(self.seen.saturating_sub(self.outside), "packet"))?;
         if self.from_before > 0 {
             write!(out, " + {} from before", self.from_before)?;
         }

@@ -20,7 +20,7 @@ pub struct Losses {
     pub missed_probes: Option<u64>,
     /// Lines that the reader of the output did not take in time at the end.
     pub unwritten: u64,
-    /// Packets that `record` did not keep: a file that was being written held the memory.
+    /// Packets that `record` did not keep: a recording that was being written used the memory.
     pub not_kept: u64,
     /// Slow packets that `export` counted, and wrote no line of: there were more than it was to write.
     pub slow_held_back: u64,
@@ -66,31 +66,31 @@ impl Losses {
             name: Some("unwritten"),
             count: self.unwritten,
             is_lost_line: true,
-            meaning: "lines were not read by the reader of the output at the end",
+            meaning: "lines not written at the end: the output was not read",
         };
         let not_kept = Loss {
             name: Some("not_kept"),
             count: self.not_kept,
             is_lost_line: true,
-            meaning: "packets were not kept: a file that was being written held the memory; more --memory helps",
+            meaning: "packets not kept: a recording that was being written used the memory; more --memory helps",
         };
         let held_back = Loss {
             name: Some("slow_held_back"),
             count: self.slow_held_back,
             is_lost_line: false,
-            meaning: "slow packets were counted and have no line: there were more than --slower-rate allows",
+            meaning: "slow packets were counted but not written: more than --slower-rate allows",
         };
         let slow_unwritten = Loss {
             name: Some("slow_unwritten"),
             count: self.slow_unwritten,
             is_lost_line: false,
-            meaning: "slow packets were counted and have no line: the output did not take it",
+            meaning: "slow packets were counted but not written: the output was not read",
         };
         let slow_inconsistent = Loss {
             name: Some("slow_inconsistent"),
             count: self.slow_inconsistent,
             is_lost_line: false,
-            meaning: "slow packets were counted and have no line: their times are inconsistent; please report this",
+            meaning: "slow packets were counted but not written: their times are inconsistent; please report this",
         };
         counted.chain([evicted, missed, unwritten, not_kept, held_back, slow_unwritten, slow_inconsistent])
     }
@@ -140,14 +140,14 @@ fn describe(counter: Counter) -> Option<(&'static str, bool, &'static str)> {
             "packets were skipped at random, since more came than the output takes: a filter, or a faster output, helps",
         ),
         Counter::RingFull => {
-            ("ring_full", true, "packets found the ring buffer full: a larger --buffer, or a filter, helps")
+            ("ring_full", true, "packets lost: the ring buffer was full; a larger --buffer or a filter helps")
         }
-        Counter::MapFull => ("map_full", true, "packets found the table of packets in flight full, or their connection's share of it: a filter helps"),
+        Counter::MapFull => ("map_full", true, "packets lost: the table of packets in flight, or their connection's share of it, was full; a filter helps"),
         Counter::SocketLost => {
             ("socket_table_full", false, "times the table of sockets was full: lines are missing or have gaps; a filter helps")
         }
         Counter::StampLost => {
-            ("stage_table_full", false, "stages or write calls found their table full: lines have gaps; a filter helps")
+            ("stage_table_full", false, "stages or write calls not stored: their table was full, so lines have gaps; a filter helps")
         }
         Counter::UnmatchedIn => (
             "packet_unseen", false,
@@ -163,20 +163,20 @@ fn describe(counter: Counter) -> Option<(&'static str, bool, &'static str)> {
             "sent packets have no line: they waited on the way to a device queue (ARP, NFQUEUE) while the next one was sent",
         ),
         Counter::NotFollowedIn => {
-            ("mptcp", false, "received packets of MPTCP have no line: of several subflows, or where this kernel's is not followed")
+            ("mptcp", false, "received MPTCP packets have no line: the connection has several subflows, or this kernel's MPTCP is not followed")
         }
         Counter::ProcessLost => {
-            ("process_table_full", false, "processes of COMMAND found their table full: their packets are not shown")
+            ("process_table_full", false, "processes of COMMAND not followed: their table was full, so their packets are not shown")
         }
         Counter::HistogramFull => {
-            ("bucket_table_full", true, "packets found no room for a new bucket: more --buckets, or a filter, helps")
+            ("bucket_table_full", true, "packets lost: there was no room for a new bucket; more --buckets or a filter helps")
         }
         Counter::TimeLost => {
-            ("times_lost", false, "times of a stage found no room for a new bucket: more --buckets, or a filter, helps")
+            ("times_lost", false, "times of a stage lost: there was no room for a new bucket; more --buckets or a filter helps")
         }
         Counter::SlowLost => (
             "slow_ring_full", false,
-            "slow packets were counted and have no line: more came at once than are read, or the output is slow",
+            "slow packets were counted but not written: too many came at once, or the output is slow",
         ),
     };
     Some(words)

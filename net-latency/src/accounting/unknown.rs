@@ -59,18 +59,20 @@ fn meaning(reason: Unknown) -> &'static str {
         Unknown::BeforeStart => "the packet was in flight when tracing began",
         Unknown::NoStamp => "stamp missing: the kernel skipped a hook, or the skb was replaced",
         Unknown::Ambiguous => "several copies of the segment came before it was read",
-        Unknown::SentBefore => "retransmission: the times here are those of first sends",
+        Unknown::SentBefore => "retransmission: only first transmissions have these times",
         Unknown::WriteUnseen => {
-            "write call not known: before tracing, skipped, while another waited, or MPTCP"
+            "write call not seen: made before tracing or during another, skipped, or MPTCP"
         }
         Unknown::WriteEvicted => "write call evicted from a full table: a filter helps",
         Unknown::Contradictory => "stamps contradict each other: the kernel skipped a hook",
-        Unknown::ReaderUnseen => "what the reader did was not seen: its first read, or one in the kernel",
+        Unknown::ReaderUnseen => {
+            "the reader's call was not seen: its first read, or a read inside the kernel"
+        }
         Unknown::QueueDrop => "the device's queue dropped the packet",
-        Unknown::SentAgain => "its bytes were sent again: no ACK is known to be the packet's own",
+        Unknown::SentAgain => "its bytes were sent again, so no ACK can be matched to this packet",
         Unknown::Unacknowledged => "no ACK came before the connection, or tracing, ended",
         Unknown::NoRoom => "too many packets waited for ACKs or in queues: a filter helps",
-        Unknown::OtherThread => "another thread had read the request than the one that answered",
+        Unknown::OtherThread => "one thread read the request, and another answered it",
     }
 }
 

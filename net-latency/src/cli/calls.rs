@@ -58,7 +58,7 @@ pub(super) struct CallsArguments {
     /// How nested calls are shown
     #[arg(long, value_parser = choice::<Style>(), default_value = first::<Style>(), help_heading = "Output")]
     style: Style,
-    /// Form of the output: text in that style, or a JSON object per call
+    /// Output format: text in that style, or a JSON object per call
     #[arg(long, value_parser = choice::<CallFormat>(), default_value = first::<CallFormat>(), help_heading = "Output")]
     format: CallFormat,
     /// Text: the functions' addresses too

@@ -11,7 +11,7 @@ use crate::request::{CheckConfig, ReportFormat, Stages};
 /// The options, as clap reads them.
 #[derive(Debug, Args)]
 pub(super) struct CheckArguments {
-    /// Form of the report
+    /// Output format
     #[arg(long, value_parser = choice::<ReportFormat>(), default_value = first::<ReportFormat>(), help_heading = "Output")]
     format: ReportFormat,
     #[command(flatten)]

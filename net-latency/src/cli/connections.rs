@@ -25,11 +25,11 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What packets have and connections don't: the option, and what serves instead.
 const OF_PACKETS: [(&str, &str); 5] = [
-    ("interfaces", "--host or --netns says which network"),
-    ("protocol", "connections are those of TCP"),
-    ("direction", "each line says who began it: client or server"),
-    ("sample", "each connection has one line"),
-    ("control", "each connection has one line"),
+    ("interfaces", "use --host or --netns to choose a network"),
+    ("protocol", "connections are always TCP"),
+    ("direction", "connections have no direction, only a side that began them"),
+    ("sample", "connections are counted whole, not by packet"),
+    ("control", "connections are counted whole, not by packet"),
 ];
 
 /// The options, as clap reads them.
@@ -65,7 +65,7 @@ pub(super) struct ConnectionsArguments {
     /// Stop after this many lines
     #[arg(short = 'n', long, value_name = "LINES", value_parser = values::parse_count, help_heading = "End")]
     count: Option<NonZeroU64>,
-    /// Show what was recorded in the forms json or csv, also packed by gzip or zstd, instead of this kernel's
+    /// Show what was recorded in JSON or CSV format, also compressed with gzip or zstd, instead of this kernel's
     /// connections; - for standard input
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Replay",
           conflicts_with_all = ["backend", "buffer", "cgroups", "containers", "netns", "interval", "duration"])]
@@ -120,7 +120,7 @@ pub(super) fn refuse_filters_of_packets(filter: &PacketFilter, view: &str) -> Re
         "protocol" => "proto",
         name => name,
     };
-    Err(Failure::Usage(format!("{view} has no --{option}: {instead}")))
+    Err(Failure::Usage(format!("{view} can't be combined with --{option}: {instead}")))
 }
 
 impl ConnectionsArguments {

@@ -25,13 +25,13 @@ pub(super) struct DiagnoseArguments {
     #[command(flatten)]
     packets: PacketArguments,
 
-    /// A part of an answer is slow from this time on; where there are no answers, a stage of a packet
+    /// A part of an answer that takes at least this long is slow; where there are no answers, a stage of a packet
     #[arg(long, value_parser = values::parse_duration, value_name = "DURATION", default_value = "1ms", help_heading = "Output")]
     threshold: Duration,
     /// Tell every cause, the parts of all answers, and what is normal
     #[arg(long, help_heading = "Output")]
     all: bool,
-    /// Form of the verdict
+    /// Output format
     #[arg(long, value_parser = choice::<ReportFormat>(), default_value = first::<ReportFormat>(), help_heading = "Output")]
     format: ReportFormat,
     /// Show times in UTC instead of local time
@@ -43,8 +43,8 @@ pub(super) struct DiagnoseArguments {
     /// Trace for this long: 10s, 2m; Ctrl-C ends it earlier, with the verdict
     #[arg(long, value_parser = values::parse_duration, default_value = "10s", help_heading = "End")]
     duration: Duration,
-    /// Judge recordings, or logs in the forms json or csv, also packed by gzip or zstd, instead of this kernel's packets; - for
-    /// standard input. Record them with --stages fine
+    /// Judge recordings, or logs in JSON or CSV format, also compressed with gzip or zstd, instead of this kernel's
+    /// packets; - for standard input. Record them with --stages fine
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Replay",
           conflicts_with_all = ["backend", "buffer", "cgroups", "containers", "netns", "sample", "control", "duration"])]
     replay: Vec<PathBuf>,
@@ -71,8 +71,8 @@ impl DiagnoseArguments {
         };
         if filter.is_only_some() {
             return Err(Failure::Usage(
-                "diagnose looks at how many packets are slow, and at what follows what: it can't do with --slower or \
-                 --sample; --threshold says what is slow"
+                "diagnose has to see every packet, to tell how many are slow and what follows what: leave out --slower \
+                 and --sample; --threshold sets what is slow"
                     .to_owned(),
             ));
         }

@@ -34,7 +34,7 @@ pub(super) struct ExportArguments {
     /// Address and port to listen on, 0.0.0.0:9823 or [::]:9823 for all addresses of this machine; or unix:PATH, a unix socket for its owner and group
     #[arg(long, value_name = "WHERE", default_value = DEFAULT_LISTEN, value_parser = parse_listen, help_heading = "Output")]
     listen: Listen,
-    /// Name by which scrapers know this machine, besides localhost, its host name and any address; repeatable
+    /// Host name that scrapers may use for this machine, besides localhost, its own and any address (repeatable)
     #[arg(long, value_name = "NAME", help_heading = "Output")]
     host_name: Vec<String>,
     /// Label series by this, besides direction, protocol and stage
@@ -43,10 +43,10 @@ pub(super) struct ExportArguments {
     /// Stage detail; fine not with --slower
     #[arg(long, value_parser = choice::<Stages>(), default_value = first::<Stages>(), help_heading = "Output")]
     stages: Stages,
-    /// Number of groups that get series of their own, those with the most packets; the rest is one more, "other"
+    /// Number of groups that get series of their own, those with the most packets; the rest share one more, "other"
     #[arg(long, value_name = "N", value_parser = values::parse_rows, default_value_t = DEFAULT_SERIES, help_heading = "Output")]
     series: u16,
-    /// Lines that --slower writes in a second at most, and as many at once; the rest is only counted
+    /// Maximum lines per second that --slower writes, and as many at once; the rest are only counted
     #[arg(long, value_name = "LINES", value_parser = values::parse_rate, default_value_t = DEFAULT_RATE, requires = "slower", help_heading = "Output")]
     slower_rate: u16,
     /// Metrics of TCP connections and listening sockets too: how connections ended, handshakes, accept queues

@@ -9,7 +9,7 @@ use crate::request::FooterFormat;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(super) struct FooterArguments {
-    /// Form of the summary on standard error; json: one line
+    /// Format of the summary on standard error; json: one line
     #[arg(long, value_name = "FORM", value_parser = choice::<FooterFormat>(), default_value = first::<FooterFormat>())]
     footer: FooterFormat,
     /// Only errors on standard error, and no summary; not with --footer
@@ -18,7 +18,7 @@ pub(super) struct FooterArguments {
 }
 
 impl FooterArguments {
-    /// Whether only errors are told, and the form of the footer.
+    /// Whether only errors are told, and the format of the footer.
     pub(super) fn resolve(&self) -> (bool, FooterFormat) {
         (self.quiet, if self.quiet { FooterFormat::None } else { self.footer })
     }

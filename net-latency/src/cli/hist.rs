@@ -33,10 +33,10 @@ pub(super) struct HistArguments {
     /// Stage detail
     #[arg(long, value_parser = choice::<Stages>(), default_value = first::<Stages>(), help_heading = "Output")]
     stages: Stages,
-    /// Number of groups to show, those with the longest p99 of the total; the rest is one more
+    /// Number of groups to show, those with the longest p99 of the total; the rest share one more
     #[arg(long, value_name = "GROUPS", value_parser = values::parse_rows, default_value_t = DEFAULT_TOP, help_heading = "Output")]
     top: u16,
-    /// Form of the output
+    /// Output format
     #[arg(long, value_parser = choice::<ReportFormat>(), default_value = first::<ReportFormat>(), help_heading = "Output")]
     format: ReportFormat,
     /// Only the tables, without a histogram for each row

@@ -27,7 +27,7 @@ pub(super) struct JourneyArguments {
     #[command(flatten)]
     packets: PacketArguments,
 
-    /// Show packets that the kernel drops, with place and reason. Of those that arrive it is not known for which process they were
+    /// Show packets that the kernel drops, with place and reason. The process of incoming ones is not known
     #[arg(long, help_heading = "Packets")]
     drops: bool,
     /// Follow 100 packets, and show the one whose time is nearest to the median of its process and direction
@@ -41,7 +41,7 @@ pub(super) struct JourneyArguments {
     #[arg(long, conflicts_with = "functions", help_heading = "Functions")]
     all: bool,
 
-    /// Form of the output
+    /// Output format
     #[arg(long, value_parser = choice::<JourneyFormat>(), default_value = first::<JourneyFormat>(), help_heading = "Output")]
     format: JourneyFormat,
     /// Append to this file, not to standard output; with --format perfetto, overwrite it

@@ -121,7 +121,7 @@ enum ViewArguments {
     },
     /// Keep the last minutes in memory, and write them to a file when something happens
     Record(RecordArguments),
-    /// Sum up logs: recordings, and lines in JSON or CSV form
+    /// Sum up logs: recordings, and lines in JSON or CSV format
     Report(ReportArguments),
     /// Show which processes, connections and packets are slow, and where: a live table
     Top(TopArguments),

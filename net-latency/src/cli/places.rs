@@ -33,7 +33,7 @@ pub(super) fn namespaces(asked: &[String], proc: &Path) -> Result<Vec<u32>, Fail
 }
 
 fn namespace(asked: &str, proc: &Path) -> Result<u32, String> {
-    let form = "write its name as `ip netns` shows it, the id of a process in it, or a path";
+    let form = "write the namespace's name as `ip netns` shows it, the PID of a process in it, or a path";
     let (_, path) = locate(asked, proc);
     let wrong = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound if path.starts_with(proc) => {
@@ -176,7 +176,7 @@ fn container<'a>(
         found = pick(&|id| !asked.is_empty() && id.starts_with(asked));
         if found.iter().map(|(id, _)| id).collect::<BTreeSet<_>>().len() > 1 {
             return Err(Failure::Usage(format!(
-                "--container {asked}: the ids of several containers begin so; write more digits"
+                "--container {asked}: the ids of several containers begin with this; write more digits"
             )));
         }
     }

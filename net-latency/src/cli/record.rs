@@ -30,13 +30,13 @@ pub(super) struct RecordArguments {
     #[command(flatten)]
     packets: PacketArguments,
 
-    /// Directory of the recordings, which has to be there
+    /// Directory for the recordings; it has to exist
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     output: PathBuf,
     /// Keep packets for this long: 30s, 5m, 1h
     #[arg(long, value_name = "DURATION", value_parser = values::parse_duration, default_value = "5m", help_heading = "Output")]
     last: Duration,
-    /// Memory for packets at most; the oldest go first
+    /// Maximum memory for packets; the oldest are dropped first
     #[arg(long, value_name = "SIZE", value_parser = values::parse_memory, default_value = "64M", help_heading = "Output")]
     memory: usize,
     /// Write a recording when: slower=50ms (a packet took that long, in total or in one stage), drops=10/s (the
@@ -44,7 +44,7 @@ pub(super) struct RecordArguments {
     /// repeatable
     #[arg(long = "dump-on", value_name = "TRIGGER", value_parser = parse_trigger, default_value = "signal", help_heading = "Output")]
     triggers: Vec<Trigger>,
-    /// Write a recording every DURATION at most: 10s, 1m
+    /// Write at most one recording per DURATION: 10s, 1m
     #[arg(long, value_name = "DURATION", value_parser = values::parse_duration, default_value = "1m", help_heading = "Output")]
     every: Duration,
     /// Recordings to keep; the oldest is removed
@@ -54,7 +54,7 @@ pub(super) struct RecordArguments {
     /// [default: 127.0.0.1:9824]
     #[arg(long, value_name = "WHERE", value_parser = parse_listen, help_heading = "Output")]
     listen: Option<Listen>,
-    /// Name by which it may be asked, besides localhost, the host name and any address; repeatable
+    /// Host name that requests may use for this machine, besides localhost, its own and any address (repeatable)
     #[arg(long, value_name = "NAME", help_heading = "Output")]
     host_name: Vec<String>,
     /// Stage detail

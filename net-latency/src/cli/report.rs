@@ -20,13 +20,13 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(1);
 /// The options, as clap reads them.
 #[derive(Debug, Args)]
 pub(super) struct ReportArguments {
-    /// Recordings, and logs in JSON or CSV form, also compressed by gzip or zstd, in any order; - for standard input
+    /// Recordings, and logs in JSON or CSV format, also compressed with gzip or zstd, in any order; - for standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Also write a page to open in a browser; - writes it to standard output instead of the summary
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     html: Option<PathBuf>,
-    /// Form of the summary on standard output (text or json), or of the packets with -o
+    /// Format of the summary on standard output (text or json), or of the packets with -o
     #[arg(long, value_parser = choice::<Format>(), default_value = first::<Format>(), help_heading = "Output")]
     format: Format,
     /// Instead of summing up, write the packets in the form of --format to this file, which is replaced; - for
@@ -75,7 +75,7 @@ impl ReportArguments {
             (Format::Csv | Format::Pcapng, Some(_)) => ReportFormat::Text,
             (Format::Csv | Format::Pcapng, None) => {
                 return Err(Failure::Usage(
-                    "a summary has no such form: add -o FILE to write the packets, or choose text or json"
+                    "--format csv and pcapng are for packets, not for a summary: add -o FILE, or choose text or json"
                         .to_owned(),
                 ));
             }

@@ -47,8 +47,8 @@ pub(super) struct TopArguments {
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Screen")]
     utc: bool,
-    /// Show recordings, or logs in the forms json or csv, also packed by gzip or zstd, instead of this kernel's packets; - for
-    /// standard input
+    /// Show recordings, or logs in JSON or CSV format, also compressed with gzip or zstd, instead of this kernel's
+    /// packets; - for standard input
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Replay",
           conflicts_with_all = ["backend", "buffer", "cgroups", "containers", "netns", "sample", "control", "stages"])]
     replay: Vec<PathBuf>,

@@ -27,7 +27,7 @@ use crate::{
     accounting::{Human, Losses, Summary},
     clock::Zone,
     error::Failure,
-    message::tell,
+    message::{counted, tell},
     request::Config,
     source::log::replay::Replay,
 };
@@ -90,14 +90,15 @@ fn write_replayed(
     out: &mut Vec<u8>,
 ) -> io::Result<()> {
     let [packets_in, packets_out] = summary.by_direction();
-    write!(out, "net-latency: {packets_in} packets in, {packets_out} out")?;
+    write!(out, "net-latency: {} in, {packets_out} out", counted(packets_in, "packet"))?;
     if let Some(elapsed) = elapsed {
         write!(out, " in {} of log", Human(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)))?;
     }
     writeln!(out)?;
     summary.write(zone, out)?;
     let (shown, filtered) = (summary.packets(), replay.filtered());
-    writeln!(out, "  {} lines read: {shown} {done}, {filtered} filtered", shown + filtered)?;
+    let lines = counted(shown + filtered, "line");
+    writeln!(out, "  {lines} read: {shown} {done}, {filtered} filtered")?;
     replay.notes().iter().try_for_each(|note| writeln!(out, "  {note}"))?;
     if replay.is_over() { Ok(()) } else { writeln!(out, "  the log was not {ended} to its end") }
 }

@@ -7,7 +7,7 @@ named! {
     /// What makes a service slow.
     pub(super) enum Cause {
         ReaderLate "reader-late",
-        /// Connections wait for `accept`, or a full queue throws them away.
+        /// Connections wait for `accept`, or a full queue drops them.
         AcceptLate "accept-late",
         CpuWait "cpu-wait",
         MissingBytes "missing-bytes",

@@ -17,13 +17,14 @@ use super::{
 };
 use crate::{
     accounting::{Human, Losses},
+    message::counted,
     packet::event::Protocol,
 };
 
 /// Datagrams and segments dropped at sockets that make a cause. Sockets that close drop some.
 const LEAST_DROPPED: u64 = 10;
 const LEAST_DROPPED_PERCENT: u64 = 1;
-/// Handshakes that a full queue throws away, likewise; and from how many on they are no accident.
+/// Handshakes that a full queue drops, likewise; and from how many on they are no accident.
 const LEAST_OVERFLOWS: u64 = 5;
 const MANY: u64 = 30;
 /// TCP tries a handshake again after so long at the earliest, ns (`TCP_TIMEOUT_INIT`), and sends a segment again (`TCP_RTO_MIN`). Who waits
@@ -79,7 +80,7 @@ pub(super) fn socket_drops(losses: &Losses, model: &Model) -> Vec<Finding> {
         model.services.iter().filter(asks).for_each(|client| in_vain.join(&client.unanswered));
         let mut finding = drop_finding(dropped, seen);
         if in_vain.datagrams > 0 {
-            let requests = words::counted(in_vain.datagrams, "request");
+            let requests = counted(in_vain.datagrams, "request");
             let waited = Human(in_vain.waited_ns);
             finding
                 .evidence

@@ -234,15 +234,15 @@ fn stages<S: Serializer>(is_fine: &bool, serializer: S) -> Result<S::Ok, S::Erro
 }
 
 impl Seen {
-    /// In what nothing may be found without that telling about all: nothing where that is all, or nearly.
+    /// Among what nothing may be found without that telling about all: nothing where that is all, or nearly.
     pub(super) fn limits(&self) -> &'static str {
         let all: u64 = self.packets.iter().sum();
         if self.refused > 0 {
-            " in the busiest services"
+            " among the busiest services"
         } else if self.forgotten * 100 > all {
-            " in the connections that there is room for"
+            " among the connections that fit the table"
         } else if self.lost.is_some_and(|lost| lost * 100 > all) {
-            " in the packets that were seen"
+            " among the packets that were seen"
         } else {
             ""
         }

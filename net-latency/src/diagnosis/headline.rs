@@ -7,11 +7,12 @@ use super::{
     finding::{Confidence, Finding, Normal, OfAnswers, Unsure, Verdict, Who},
     service::LEAST_PACKETS,
     service::Processes,
-    words::{self, counted},
+    words,
 };
 use crate::{
     accounting::Human,
     escape::harmless,
+    message::counted,
     packet::{event::Protocol, stages::dir},
 };
 
@@ -204,7 +205,7 @@ fn of_normal(verdict: &Verdict, elapsed_ns: u64) -> Vec<String> {
     let others = seen.services.saturating_sub(judged);
     let others = match others {
         0 => String::new(),
-        others => format!("; too few packets of {others} more"),
+        others => format!("; {others} more had too few packets"),
     };
     let limits = seen.limits();
     if !limits.is_empty() {
@@ -214,8 +215,8 @@ fn of_normal(verdict: &Verdict, elapsed_ns: u64) -> Vec<String> {
             format!("{NOTHING_SLOW}{limits}"),
         ];
     }
-    let services = counted(judged as u64, "service");
-    let packets = counted(seen.packets.iter().sum(), "packet");
+    let services = counted(judged, "service");
+    let packets = counted(seen.packets.iter().sum::<u64>(), "packet");
     let elapsed = seconds(elapsed_ns);
     if seen.stalls > 0 {
         let times = words::times(seen.stalls);
@@ -254,13 +255,13 @@ fn of_nothing(verdict: &Verdict, elapsed_ns: u64) -> Vec<String> {
             "Can't tell: times unknown".to_owned(),
         ];
     }
-    let packets = match verdict.seen.packets.iter().sum() {
+    let packets = match verdict.seen.packets.iter().sum::<u64>() {
         0 => "no packets".to_owned(),
         count => counted(count, "packet"),
     };
     let what = if elapsed_ns < EARLY_NS { "Too early to say" } else { "Too few packets to say" };
     vec![
-        format!("{what}: {packets} in the last {elapsed}; it takes {least} of one service"),
+        format!("{what}: {packets} in the last {elapsed}; {least} from one service are needed"),
         format!("{what}: {packets} in {elapsed}"),
         what.to_owned(),
     ]

@@ -443,15 +443,18 @@ impl<'a> Judge<'a> {
         {
             let name = column(second.item, service.protocol).unwrap_or(words::name(second.item));
             let share = percent(second.sum, suspects.whole);
-            evidence.push(format!("next is {name} with {share} % of the time"));
+            evidence.push(format!("second is {name}, with {share} % of the time"));
         }
         if suspect.item == Item::Net
             && let (Some(min), Some(max)) = (suspect.times.min(), suspect.times.quantile(990))
         {
             // A distance or a constant delay holds up each packet alike.
-            let shape =
-                if max < min.saturating_mul(2) { "nearly the same for all packets" } else { "it varies" };
-            evidence.push(format!("{} at least: {shape}", Human(min)));
+            let shape = if max < min.saturating_mul(2) {
+                "nearly the same for all packets"
+            } else {
+                "varies between packets"
+            };
+            evidence.push(format!("at least {}: {shape}", Human(min)));
             if let Some(p50) = side.rtt.quantile(500) {
                 evidence.push(format!("TCP's own round-trip time: p50 {}", Human(p50)));
             }

@@ -6,9 +6,9 @@ use super::{
     finding::{Finding, Normal, Seen, ServiceAnswers, Unsure, Verdict, Who},
     headline,
     service::Processes,
-    words::{self, counted},
+    words,
 };
-use crate::{accounting::Human, escape::write_name, packet::stages::dir};
+use crate::{accounting::Human, escape::write_name, message::counted, packet::stages::dir};
 
 /// Findings that the first lines tell, and the details that follow unless all are wanted.
 const FIRST: usize = 3;
@@ -40,7 +40,7 @@ pub(crate) fn write(verdict: &Verdict, is_all: bool, out: &mut Vec<u8>) {
         write_finding(number + 1, finding, out);
     }
     if findings.len() > shown {
-        let more = counted((findings.len() - shown) as u64, "cause");
+        let more = counted(findings.len() - shown, "cause");
         line(out, format_args!("\n{more} more: --all"));
     }
     if seen.stalls > 0 {
@@ -56,7 +56,7 @@ pub(crate) fn write(verdict: &Verdict, is_all: bool, out: &mut Vec<u8>) {
     }
     let left = seen.services.saturating_sub(headline::judged(verdict));
     if !is_all && findings.is_empty() && left > 0 {
-        line(out, format_args!("\nNot judged: {}: --all says why", counted(left as u64, "service")));
+        line(out, format_args!("\nNot judged: {}: --all says why", counted(left, "service")));
     }
     if is_all {
         write_answers(answers, out);
@@ -75,8 +75,9 @@ fn write_answers(answers: &[ServiceAnswers], out: &mut Vec<u8>) {
         out.extend_from_slice(b"  ");
         write_process(service.process.as_deref(), service.processes, out);
         let (protocol, port) = (service.protocol.name(), service.port);
-        let gets = if service.is_client { "gets" } else { "gives" };
-        write!(out, ", {protocol} port {port}, {gets} {}", service.count).expect("memory can be written");
+        let answers = counted(service.count, "answer");
+        let sent = if service.is_client { "received" } else { "sent" };
+        write!(out, ", {protocol} port {port}, {answers} {sent}").expect("memory can be written");
         if service.count > 0 {
             write!(out, ": {}", words::parts(service)).expect("memory can be written");
         }
@@ -120,8 +121,9 @@ fn write_seen(seen: &Seen, out: &mut Vec<u8>) {
     line(
         out,
         format_args!(
-            "\n{packets_in} packets in, {packets_out} out, {} in {}; slow is {} or longer",
-            counted(seen.services as u64, "service"),
+            "\n{} in, {packets_out} out, {} in {}; slow is {} or longer",
+            counted(packets_in, "packet"),
+            counted(seen.services, "service"),
             Human(seen.elapsed_ns),
             Human(seen.threshold_ns)
         ),
@@ -166,17 +168,14 @@ fn write_notes(seen: &Seen, out: &mut Vec<u8>) {
         let packets = counted(seen.refused, "packet");
         line(
             out,
-            format_args!("\n{packets} not judged, of more services than there is room for: a filter helps."),
+            format_args!(
+                "\n{packets} not judged: there are more services than fit the table; a filter helps."
+            ),
         );
     }
     if seen.forgotten > 0 {
         let packets = counted(seen.forgotten, "packet");
-        line(
-            out,
-            format_args!(
-                "\n{packets} of connections that were forgotten, of more than there is room for: a filter helps."
-            ),
-        );
+        line(out, format_args!("\n{packets} of connections that no longer fit the table: a filter helps."));
     }
     if let Some(lost) = seen.lost.filter(|lost| *lost > 0) {
         let packets = counted(lost, "packet");

@@ -12,7 +12,7 @@ use super::{
     service::Service,
     words,
 };
-use crate::{accounting::Human, packet::event::Protocol};
+use crate::{accounting::Human, message::counted, packet::event::Protocol};
 
 /// Requests without an answer that make a cause: N, and this percentage of all.
 const LEAST_UNANSWERED: u64 = 3;
@@ -60,7 +60,7 @@ fn connections(service: &Service) -> Option<Finding> {
         sentence: words::NO_ACK.to_owned(),
         evidence: vec![format!(
             "on {} TCP's timer sent the same bytes {LEAST_ROW} times or more, and nothing came back: {} in all",
-            words::counted(connections, "connection"),
+            counted(connections, "connection"),
             Human(dead_ns)
         )],
         weight: dead_ns.into(),

@@ -158,11 +158,11 @@ fn compare(finding: &mut Finding, model: &Model) {
         return;
     }
     finding.evidence.push(match alike {
-        0 => format!("no other of {} processes has this: it is its own", others + 1),
+        0 => format!("only this one of {} processes has this", others + 1),
         alike if alike >= others && alike + 1 >= LEAST_ALIKE => {
-            format!("all {} have this: look at the machine first", alike + 1)
+            format!("all {} processes have this: look at the machine first", alike + 1)
         }
-        alike => format!("{} have this, of {} processes", alike + 1, others + 1),
+        alike => format!("{} of {} processes have this", alike + 1, others + 1),
     });
 }
 

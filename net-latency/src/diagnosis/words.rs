@@ -17,7 +17,9 @@ use super::{
     service::{Processes, Service},
     suspects::{Worked, column},
 };
-use crate::{accounting::Human, escape::harmless, kernel::tasks::Allowed, packet::event::held_name};
+use crate::{
+    accounting::Human, escape::harmless, kernel::tasks::Allowed, message::counted, packet::event::held_name,
+};
 
 pub(super) const PEER_WINDOW: &str =
     "the peer's window was closed: its application does not read, or reads too slowly";
@@ -77,7 +79,7 @@ pub(super) fn sentence(cause: Cause, item: Item, device: &str) -> String {
         }
         Cause::PeerWindow => PEER_WINDOW,
         Cause::CongestionWindow => {
-            "TCP waits for ACKs (its congestion window): a long way, losses, or more than the way there takes"
+            "TCP waits for ACKs (its congestion window): a long path, losses, or more data than the path takes"
         }
         Cause::Nagle => {
             "small writes wait for the ACK of the one before (Nagle): the application can set TCP_NODELAY"
@@ -86,7 +88,7 @@ pub(super) fn sentence(cause: Cause, item: Item, device: &str) -> String {
         Cause::UdpHeld => "from the write call to UDP: cork, no room in the socket's buffer, or routing",
         Cause::Qdisc => {
             return format!(
-                "packets wait in the queue{device}: a rate limit, pacing, or others in front of them"
+                "packets wait in the queue{device}: a rate limit, pacing, or other packets ahead of them"
             );
         }
         Cause::Driver => return format!("the driver{device} takes long to take a packet"),
@@ -116,10 +118,12 @@ pub(super) fn sentence(cause: Cause, item: Item, device: &str) -> String {
 /// Why TCP held back written bytes, for reasons that are no causes by themselves.
 pub(super) fn held(held: Held) -> &'static str {
     match held {
-        Held::Cork => "the application holds its own bytes back by TCP_CORK until it has more, or lifts that",
+        Held::Cork => {
+            "the application holds back its own bytes with TCP_CORK until it has more, or removes the cork"
+        }
         Held::Pacing => "the socket may send no faster: SO_MAX_PACING_RATE, or the rate that BBR has found",
         Held::SendBuffer => {
-            "its write calls wait for room in the send buffer: that is small for the way (tcp_wmem, SO_SNDBUF)"
+            "its write calls wait for room in the send buffer, which is small for this path (tcp_wmem, SO_SNDBUF)"
         }
         _ => TCP_HELD,
     }
@@ -138,7 +142,7 @@ pub(super) fn cpu_held_by(holder: &HeldBy, is_own: bool) -> String {
 
 /// The peer has a closed window, and is on this machine.
 pub(super) fn does_not_read(peer: &Service, packets: u64) -> String {
-    let packets = if packets == 1 { "1 packet".to_owned() } else { format!("{packets} packets") };
+    let packets = counted(packets, "packet");
     format!("a closed window held back {packets} to {}, on this machine", named(peer))
 }
 
@@ -147,11 +151,13 @@ pub(super) fn may_run(allowed: Allowed) -> String {
     let Allowed { count, first, online } = allowed;
     match count {
         1 if online > 1 => {
-            format!("affinity forces it: of {online} CPUs its reader may use CPU {first} only")
+            format!("CPU affinity forces this wait: of {online} CPUs its reader may use CPU {first} only")
         }
-        _ if count < online => format!("affinity narrows it: of {online} CPUs its reader may use {count}"),
-        1 => "affinity does not force it: this machine has no other CPU".to_owned(),
-        _ => format!("affinity does not force it: its reader may use all {online} CPUs"),
+        _ if count < online => {
+            format!("CPU affinity narrows the choice: of {online} CPUs its reader may use {count}")
+        }
+        1 => "CPU affinity does not force this wait: this machine has no other CPU".to_owned(),
+        _ => format!("CPU affinity does not force this wait: its reader may use all {online} CPUs"),
     }
 }
 
@@ -159,7 +165,7 @@ pub(super) fn may_run(allowed: Allowed) -> String {
 pub(super) fn held_for(counts: &[u64; Held::ALL.len()], all: u64) -> Option<String> {
     let known = Held::ALL.into_iter().zip(counts).filter(|(_, count)| **count > 0);
     let known: Vec<_> = known.map(|(held, count)| format!("{count} by {}", held_name(held))).collect();
-    (!known.is_empty()).then(|| format!("TCP held {all} packets so long: {}", known.join(", ")))
+    (!known.is_empty()).then(|| format!("TCP held back {all} packets for that long: {}", known.join(", ")))
 }
 
 /// The cause in a few words, to follow the service's name.
@@ -225,27 +231,27 @@ pub(super) fn within(cause: Cause, item: Item) -> &'static str {
 
 pub(super) fn application(is_slow_elsewhere: bool) -> String {
     let rest =
-        if is_slow_elsewhere { "that is most of the time" } else { "the way of the packets is normal" };
+        if is_slow_elsewhere { "that is most of the time" } else { "the path of the packets is normal" };
     format!("the process takes this long from reading a request to writing the answer; {rest}")
 }
 
 pub(super) fn busy(service_ns: u64) -> String {
     format!(
-        "requests wait since the process is busy with others: each takes it {} (p50); the way of the packets is normal",
+        "requests wait because the process is busy with other requests: it takes {} for each (p50); the path of the packets is normal",
         Human(service_ns)
     )
 }
 
 pub(super) fn between(turnaround_ns: u64) -> String {
     format!(
-        "the time is on the wire: the peer is on this machine too, and has requests for only {}",
+        "the time is on the wire: the peer is on this machine too, and takes only {} from a request to its answer",
         Human(turnaround_ns)
     )
 }
 
 pub(super) fn is_read_late_by(peer: &Service, read_ns: u64) -> String {
     format!(
-        "ACKs come when the peer reads ({}), {} after the packets came to it",
+        "the peer ({}) sends ACKs when it reads, {} after the packets reached it",
         named(peer),
         Human(read_ns)
     )
@@ -283,13 +289,16 @@ pub(super) fn opened(opened: Opened) -> String {
 
 /// Why connections open late: the accept queue at the other end.
 pub(super) fn is_full(peer: &Service) -> String {
-    format!("its connections open late since the accept queue of {} is full", named(peer))
+    format!("its connections open late because the accept queue of {} is full", named(peer))
 }
 
-/// Why connections open late: a stage that is slow for others on that way.
+/// Why connections open late: a stage that is slow for others on that path.
 pub(super) fn same_way(of: &Service, item: Item) -> String {
     let stage = column(item, of.protocol).unwrap_or(name(item));
-    format!("its connections open late since packets of {} take long there too: {stage}", named(of))
+    format!(
+        "its connections open late because packets take long on that path, as those of {} do: {stage}",
+        named(of)
+    )
 }
 
 /// What an answer takes on average, and what of it its longest parts take.
@@ -297,7 +306,7 @@ pub(super) fn parts(answers: &ServiceAnswers) -> String {
     let (total, parts, left) = answers.mean();
     let name = |item| column(item, answers.protocol).unwrap_or(name(item));
     let parts = parts.into_iter().map(|(item, ns)| format!("{} {}", name(item), Human(ns)));
-    let left = (left > 0).then(|| format!("others {}", Human(left)));
+    let left = (left > 0).then(|| format!("the rest {}", Human(left)));
     format!("{} = {}", Human(total), parts.chain(left).collect::<Vec<_>>().join(" + "))
 }
 
@@ -351,14 +360,14 @@ pub(super) fn accepted_late(queues: &Queues) -> String {
     format!("{accepted} connections were accepted, after their first bytes had waited {each} on average")
 }
 
-pub(super) const OVERFLOW: &str = "its accept queue is full, so that handshakes are thrown away: the process calls accept late, or the backlog is small";
+pub(super) const OVERFLOW: &str = "its accept queue is full, so handshakes are dropped: the process calls accept late, or the backlog is small";
 
-/// How many handshakes a full queue threw away.
+/// How many handshakes a full queue dropped.
 pub(super) fn overflowed(queues: &Queues) -> String {
     let Queues { overflows, backlog, .. } = *queues;
     let handshakes = counted(overflows, "handshake");
     format!(
-        "{handshakes} thrown away by a full queue, which has room for {backlog}: clients try again after a second or later"
+        "{handshakes} dropped by a full queue, which has room for {backlog}: clients try again after a second or more"
     )
 }
 
@@ -383,7 +392,7 @@ pub(super) fn cpu_short(machine: &Machine, waiting: usize, all: usize) -> Vec<St
 }
 
 pub(super) fn waits_for(peer: &Service, turnaround_ns: u64) -> String {
-    format!("it waits for {}, which has requests for {}", named(peer), Human(turnaround_ns))
+    format!("it waits for {}, which takes {} from a request to its answer", named(peer), Human(turnaround_ns))
 }
 
 /// Its name and PID.
@@ -402,7 +411,10 @@ pub(super) fn asks(asked: &Service, peer: Option<&Service>) -> String {
         Some(peer) => named(peer),
         None => format!("{} port {}", asked.remote, asked.port),
     };
-    format!("its answers take it as long as others answer it, first of all {whom}: {} (p50)", Human(waits))
+    format!(
+        "its answers take as long as the services that it calls take to answer, mainly {whom}: {} (p50)",
+        Human(waits)
+    )
 }
 
 pub(super) fn dropped(device: &str) -> String {
@@ -421,13 +433,13 @@ pub(super) fn stalled(windows: usize) -> String {
 
 /// N segments were sent again and had come before.
 pub(super) fn needless(count: u64) -> String {
-    format!("{count} segments came twice, as the peer says: they were late, not lost")
+    let segments = counted(count, "segment");
+    format!("the peer says that {segments} came twice: late, not lost")
 }
 
 pub(super) fn delayed_acks(count: u64) -> String {
-    format!(
-        "{count} ACKs came 35 ms to 300 ms late and by themselves, as the peer's timer sends them: not counted"
-    )
+    let acks = counted(count, "ACK");
+    format!("{acks} came alone and 35 ms to 300 ms late, as a timer of the peer sends them: not counted")
 }
 
 pub(super) fn unknown(unknown: u64, all: u64) -> String {
@@ -435,7 +447,7 @@ pub(super) fn unknown(unknown: u64, all: u64) -> String {
 }
 
 pub(super) fn too_few(packets: u64, least: u64) -> String {
-    format!("{packets} packets are too few to judge: it takes {least}")
+    format!("too few packets to judge: {packets}, and {least} are needed")
 }
 
 /// A name for a time that is no column.
@@ -544,8 +556,4 @@ fn is_far(service: &Service) -> bool {
     });
     let is_inside = service.netns_name.is_some() || service.is_contained;
     !service.remote.is_loopback() && service.peer().is_none() && !(is_private && (is_virtual || is_inside))
-}
-
-pub(super) fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

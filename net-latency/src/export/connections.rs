@@ -244,15 +244,15 @@ impl Connections {
     fn listening(&self) -> [MetricFamily; 6] {
         let gauge = |name, help| MetricFamily::new(name, MetricType::Gauge, help);
         let mut families = [
-            counter("net_latency_listen_accepted_total", "Connections that accept returned."),
+            counter("net_latency_listen_accepted_total", "Connections returned by accept."),
             counter("net_latency_listen_overflows_total", "Handshakes dropped by a full accept queue."),
             counter(
                 "net_latency_listen_dropped_total",
                 "Segments of handshakes that listening sockets dropped.",
             ),
             gauge("net_latency_listen_waiting", "Connections in the accept queue."),
-            gauge("net_latency_listen_most_waiting", "The most that were in one accept queue so far."),
-            gauge("net_latency_listen_backlog", "How many may be in the accept queue."),
+            gauge("net_latency_listen_most_waiting", "Most connections in one accept queue so far."),
+            gauge("net_latency_listen_backlog", "Connections that fit into the accept queue."),
         ];
         let others = self.others.as_ref().map(|group| ([OTHER; 2], group));
         let own = self.own.iter().map(|([port, process], group)| ([port.as_str(), process], group));
@@ -274,7 +274,8 @@ impl Connections {
 }
 
 fn losses(lost: &ConnectionCounters, skipped: Option<u64>) -> MetricFamily {
-    let help = "Connections whose end or beginning, and listening sockets whose queue, is not known.";
+    let help =
+        "Connections whose beginning or end is not known, and listening sockets whose queue is not known.";
     let mut family = counter("net_latency_connection_losses_total", help);
     for (kind, counter) in [
         ("ring_full", ConnectionCounter::RingFull),

@@ -143,7 +143,7 @@ impl Figures<'_> {
     fn unknown(&self) -> MetricFamily {
         let mut family = counter(
             "net_latency_unknown_times_total",
-            "Times of stages that are in no histogram, by why they are unknown.",
+            "Stage times that are in no histogram, by the reason that they are unknown.",
         );
         let all = self.groups.all();
         for traffic in (0..TRAFFIC_KINDS).filter(|traffic| all.packets(*traffic) > 0) {

@@ -75,7 +75,7 @@ impl Listener {
     fn open_unix(path: &Path) -> Result<Self, Failure> {
         let address = Listen::Unix(path.to_owned());
         let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => refused(&address, "there is no such directory; make it first"),
+            io::ErrorKind::NotFound => refused(&address, "there is no such directory; create it"),
             io::ErrorKind::AddrInUse => refused(&address, OTHER),
             _ => refused(&address, error),
         };
@@ -136,9 +136,10 @@ fn make_way(path: &Path, place: &Place, status: &Stat, address: &Listen) -> Resu
     if !is_left(path) {
         return Err(is_taken(address, "name"));
     }
-    place
-        .remove()
-        .map_err(|error| refused(address, format_args!("what an earlier run has left there: {error}")))
+    place.remove().map_err(|error| {
+        let why = format_args!("cannot remove the socket that an earlier run left there: {error}");
+        refused(address, why)
+    })
 }
 
 /// Whether nothing listens on a socket that is there.
@@ -153,7 +154,7 @@ fn is_left(path: &Path) -> bool {
 
 fn is_taken(address: &Listen, what: &str) -> Failure {
     Failure::Runtime(anyhow::anyhow!(
-        "cannot listen on {address}: something else does; end it, or choose another {what} with --listen"
+        "cannot listen on {address}: another program does; stop it, or choose another {what} with --listen"
     ))
 }
 
@@ -283,7 +284,7 @@ mod tests {
         UnixStream::connect(&path).expect("it listens");
         assert_eq!(
             refusal(&path),
-            (1, "cannot listen on unix:PATH: something else does; end it, or choose another name with --listen".into())
+            (1, "cannot listen on unix:PATH: another program does; stop it, or choose another name with --listen".into())
         );
         // That one goes on, with its file.
         UnixStream::connect(&path).expect("it listens");
@@ -321,7 +322,7 @@ mod tests {
         fs::remove_file(&path).expect("ours");
         assert_eq!(
             refusal(&directory.path().join("none/x")),
-            (2, "cannot listen on unix:PATH: there is no such directory; make it first".into())
+            (2, "cannot listen on unix:PATH: there is no such directory; create it".into())
         );
         if geteuid().is_root() {
             drop(StdUnix::bind(&path).expect("made"));

@@ -62,7 +62,7 @@ const HEADERS: usize = 64;
 const PAUSE: Duration = Duration::from_millis(200);
 const TEXT: &str = "text/plain; charset=utf-8";
 const STRANGE: &str =
-    "this machine is not known by that name; ask by its address, or name it with --host-name\n";
+    "this machine is not known by that name; use its address, or add the name with --host-name\n";
 const REFUSAL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n\
     Content-Length: 46\r\nConnection: close\r\n\r\ntoo many connections at a time; try again soon";
@@ -260,7 +260,7 @@ impl Service {
             "/readyz" if self.is_ready.load(Ordering::Relaxed) => text(StatusCode::OK, "tracing\n"),
             "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "not tracing\n"),
             "/" => text(StatusCode::OK, "net-latency export: /metrics /healthz /readyz\n"),
-            _ => text(StatusCode::NOT_FOUND, "there is /metrics, /healthz and /readyz\n"),
+            _ => text(StatusCode::NOT_FOUND, "not found; try /metrics, /healthz or /readyz\n"),
         }
     }
 
@@ -273,7 +273,7 @@ impl Service {
         match (request.method(), request.uri().path()) {
             // Browsers say so when a page makes them send a request, which no page may.
             (_, "/dump") if request.headers().contains_key(ORIGIN) => {
-                text(StatusCode::FORBIDDEN, "pages of a browser may not ask for this\n")
+                text(StatusCode::FORBIDDEN, "web pages may not request this\n")
             }
             (&Method::POST, "/dump") if is_ready => {
                 let (answer, written) = oneshot::channel();
@@ -294,7 +294,7 @@ impl Service {
             (&Method::GET | &Method::HEAD, "/readyz") => {
                 text(StatusCode::SERVICE_UNAVAILABLE, "not recording\n")
             }
-            _ => text(StatusCode::NOT_FOUND, "there is POST /dump, and GET /healthz and /readyz\n"),
+            _ => text(StatusCode::NOT_FOUND, "not found; try POST /dump, GET /healthz or GET /readyz\n"),
         }
     }
 

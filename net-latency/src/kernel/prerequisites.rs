@@ -387,15 +387,16 @@ fn given_up(facts: &impl Facts) -> Check {
         facts.text(path).map(|list| list.trim_end().split(separator).any(|word| word == name))
     };
     let calls = match has("/proc/sys/kernel/seccomp/actions_avail", ' ', "trap") {
-        Ok(true) => "system calls (seccomp)",
-        _ => "no system calls, for lack of seccomp",
+        Ok(true) => "system calls restricted (seccomp)",
+        _ => "system calls not restricted (no seccomp)",
     };
     let files = match has("/sys/kernel/security/lsm", ',', "landlock") {
-        Ok(true) => "files (Landlock)",
-        Ok(false) => "no files, for lack of Landlock",
-        Err(_) => "files if there is Landlock",
+        Ok(true) => "files restricted (Landlock)",
+        Ok(false) => "files not restricted (no Landlock)",
+        Err(_) => "files restricted if the kernel has Landlock",
     };
-    Check::new("given up", Verdict::Ok, format!("once it traces: capabilities, {calls}, {files}"))
+    let found = format!("once tracing starts: capabilities given up, {calls}, {files}");
+    Check::new("given up", Verdict::Ok, found)
 }
 
 /// Settings that matter to others than root, shown as they are.

@@ -260,7 +260,7 @@ impl Sink {
         let opened = open(&path).and_then(|(file, _)| {
             let metadata = file.metadata()?;
             if !metadata.is_file() {
-                return Err(io::Error::other("it is no regular file any more"));
+                return Err(io::Error::other("it is no longer a regular file"));
             }
             Ok((file, metadata.len()))
         });
@@ -273,8 +273,10 @@ impl Sink {
                 (self.file, self.kind) = (file, Kind::Appended(Appended { path, len }));
             }
             Err(error) => {
-                self.warning =
-                    Some(format!("cannot begin a new file {}: {error}; going on in the old one", self.name));
+                self.warning = Some(format!(
+                    "cannot begin a new file {}: {error}; still writing to the old one",
+                    self.name
+                ));
             }
         }
         Ok(())
@@ -313,7 +315,7 @@ impl Sink {
                     Ok(()) => source,
                     Err(error) => io::Error::new(
                         source.kind(),
-                        format!("{source} (and its last line stays torn: {error})"),
+                        format!("{source} (and the last line written stays incomplete: {error})"),
                     ),
                 };
                 Err(SinkError::Failed { name: self.name.clone(), source, lost_lines })
@@ -712,7 +714,7 @@ mod tests {
         };
         let mut puts = vec![
             (fifo, "without a reader"),
-            (read_fifo, "no regular file any more"),
+            (read_fifo, "no longer a regular file"),
             (directory, "Is a directory"),
         ];
         if rustix::process::geteuid().is_root() {
@@ -732,7 +734,10 @@ mod tests {
             assert!(began.elapsed() < Duration::from_secs(5), "{said}: it waits for a reader");
             let warning = sink.take_warning().expect("a warning");
             assert!(warning.contains(said), "{said}: {warning}");
-            assert!(warning.contains("lines") && warning.contains("going on in the old one"), "{warning}");
+            assert!(
+                warning.contains("lines") && warning.contains("still writing to the old one"),
+                "{warning}"
+            );
             let moved = read(&directory.path().join("moved"));
             assert_eq!(moved, "a,header\n1111\n2222\n3333\n", "{said}");
             assert!(!directory.path().join("target").exists(), "{said}");

@@ -31,7 +31,7 @@ pub(crate) const STAGES: [Stage; 10] = stages![
     "ip-tcp" "ip_tcp_ns" "from IP to TCP",
         "in IP: netfilter's rules, routing, putting fragments together";
     "tcp-app" "tcp_app_ns" "from TCP until the application took the first byte",
-        "its bytes waited in the socket for the reader, or for missing ones";
+        "its bytes waited in the socket for the reader, or for missing bytes";
     "ip-udp" "ip_udp_ns" "from IP to UDP",
         "in IP: netfilter's rules, routing, putting fragments together";
     "udp-app" "udp_app_ns" "from UDP until the application took the datagram",

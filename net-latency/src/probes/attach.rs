@@ -139,7 +139,7 @@ pub(crate) struct Refused {
 /// What keeps a user from tracing a kernel that could be traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ban {
-    /// `EPERM` of any system call: lockdown, a filter of system calls or a security module.
+    /// `EPERM` of any system call: lockdown, a seccomp filter or a security module.
     Policy,
     /// `EACCES` of perf_event_open: Debian's kernels ask for more than CAP_PERFMON where kernel.perf_event_paranoid is
     /// above 2, as it is by default.
@@ -199,7 +199,7 @@ pub(crate) fn refusal(backend: Backend, refused: &[(Mechanism, Refused)]) -> Fai
     let told = known.or(refused.last());
     let remedy = match (told.and_then(|(_, refused)| refused.ban), backend) {
         (Some(Ban::Policy), _) => {
-            "see in `net-latency check` whether lockdown, a filter of system calls or a security module forbids it"
+            "find out whether lockdown, a seccomp filter or a security module forbids it (`net-latency check` shows the first two)"
         }
         (Some(Ban::PerfEvents), _) => "use sudo, or sysctl kernel.perf_event_paranoid=2",
         (Some(Ban::Descriptors), _) => "allow it more open files: ulimit -n 1024",

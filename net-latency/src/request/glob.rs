@@ -71,7 +71,7 @@ impl FromStr for Glob {
         }
         if elements.len() > NAME_LEN {
             return Err(format!(
-                "the kernel keeps {NAME_LEN} bytes of a name, so that this would never match; write the first \
+                "the kernel keeps {NAME_LEN} bytes of a name, so this would never match; write the first \
                  ones and a *"
             ));
         }

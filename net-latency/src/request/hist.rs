@@ -20,7 +20,7 @@ pub(crate) struct HistConfig {
     pub backend: Backend,
     /// What is counted, and how much room there is for it.
     pub histograms: Histograms,
-    /// Number of groups to show, those with the longest p99 of the total; the rest is one more group.
+    /// Number of groups to show, those with the longest p99 of the total; the rest share one more group.
     pub top: usize,
     /// Form of the output: tables, or a JSON object for each output.
     pub format: ReportFormat,

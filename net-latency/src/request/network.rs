@@ -56,7 +56,7 @@ pub(crate) fn parse_mark(text: &str) -> Result<Mark, String> {
     let value = parse_u32(value).ok_or_else(wrong)?;
     if value & !mask != 0 {
         return Err(format!(
-            "the value has bits that the mask lacks, so that nothing would match; write {:#x}/{mask:#x}",
+            "the value has bits that the mask lacks, so nothing would match; write {:#x}/{mask:#x}",
             value & mask
         ));
     }

@@ -17,7 +17,9 @@ pub(crate) fn tell_unmatched(filter: &PacketFilter, is_quiet: bool) {
             }
         }
         Err(error) => {
-            tell(format_args!("cannot tell whether --comm matches anybody: reading /proc: {error}"));
+            tell(format_args!(
+                "cannot tell whether any process or thread matches --comm: reading /proc: {error}"
+            ));
         }
     }
 }

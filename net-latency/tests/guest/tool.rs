@@ -411,7 +411,8 @@ impl Drop for Tool {
 
 /// Whether that line is, or begins, the report on an interval.
 pub(crate) fn is_report(line: &str) -> bool {
-    let is_text = line.starts_with("net-latency: ") && line.contains(" packets seen");
+    let is_text = line.starts_with("net-latency: ")
+        && [" packet seen", " packets seen"].iter().any(|words| line.contains(words));
     is_text || Footer::parse(line).is_ok_and(|footer| footer.is_some_and(|footer| !footer.is_end()))
 }
 

@@ -66,7 +66,8 @@ fn choose(known: &[String], patterns: &[Pattern], presets: &[Preset]) -> Result<
         names.extend(known.iter().filter(|name| functions.contains(base(name))));
         if names.len() == before && patterns.is_empty() && presets.len() == 1 {
             return Err(Failure::Usage(
-                "this kernel has no function of that --preset that can be traced; choose another".to_owned(),
+                "none of this --preset's functions can be traced on this kernel; choose another preset"
+                    .to_owned(),
             ));
         }
     }
@@ -82,7 +83,7 @@ fn choose(known: &[String], patterns: &[Pattern], presets: &[Preset]) -> Result<
     }
     if names.len() > MOST {
         return Err(Failure::Usage(format!(
-            "these are {} functions, of which {MOST} can be traced at a time; name fewer",
+            "these are {} functions, and at most {MOST} can be traced at a time; name fewer",
             names.len()
         )));
     }

@@ -77,7 +77,7 @@ pub(super) fn write(tree: &Tree, functions: &Functions, options: Options, out: &
         out.push(b'\n');
     });
     if tree.cut > 0 {
-        writeln!(out, "# {} more calls in there", tree.cut).expect("memory can be written");
+        writeln!(out, "# {} more calls inside this one", tree.cut).expect("memory can be written");
     }
 }
 

@@ -31,7 +31,7 @@ impl Indent {
             Step::Leave(call) => self.line(call, true, functions, options, out),
         });
         if tree.cut > 0 {
-            writeln!(out, "# {} more calls in there", tree.cut).expect("memory can be written");
+            writeln!(out, "# {} more calls inside this one", tree.cut).expect("memory can be written");
         }
     }
 

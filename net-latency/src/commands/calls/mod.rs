@@ -35,7 +35,7 @@ use crate::{
     clock::{Clock, monotonic_ns},
     error::Failure,
     kernel::{self, facts::Live, functions::Function, prerequisites},
-    message::{say, tell},
+    message::{counted, say, tell},
     output::{LONGEST_LINE, Sink},
     probes::calls::{self, CallMaps, CallProbes, Cost},
     request::{CallFormat, CallsConfig, FooterFormat, Style},
@@ -210,18 +210,14 @@ fn tell_start(
     cost: Option<Cost>,
     out: &mut impl io::Write,
 ) -> io::Result<()> {
-    write!(
-        out,
-        "net-latency: tracing {functions} function{} by kprobe",
-        if functions == 1 { "" } else { "s" }
-    )?;
+    write!(out, "net-latency: tracing {} by kprobe", counted(functions, "function"))?;
     if refused > 0 {
         write!(out, " ({refused} can't be traced, -v names them)")?;
     }
     if let Some(Cost { call_ns, within_ns }) = cost {
         write!(
             out,
-            "; each call takes {:.1} us more, {:.1} us of that within its own time",
+            "; tracing adds {:.1} us to each call, {:.1} us of that to the call's own time",
             call_ns as f64 / 1000.0,
             within_ns as f64 / 1000.0
         )?;
@@ -407,7 +403,8 @@ impl Run<'_> {
         let lost = Footer::lost(&self.counters()?);
         if lost > self.told && !self.config.quiet {
             say(|out| {
-                writeln!(out, "net-latency: {} calls lost just now; the end says why", lost - self.told)
+                let calls = counted(lost - self.told, "call");
+                writeln!(out, "net-latency: {calls} lost just now; the summary at the end says why")
             });
         }
         self.told = lost;

@@ -14,6 +14,7 @@ use crate::{
         Human, Percentiles, Times,
         object::{Head, Kind, View},
     },
+    message::counted,
     output::write_footer,
     request::FooterFormat,
 };
@@ -119,8 +120,8 @@ impl Footer<'_> {
     fn write_text(&self, out: &mut impl io::Write) -> io::Result<()> {
         write!(
             out,
-            "net-latency: {} calls in {:.1} s, {} lost; {} outermost shown",
-            self.totals.calls,
+            "net-latency: {} in {:.1} s, {} lost; {} outermost shown",
+            counted(self.totals.calls, "call"),
             self.elapsed.as_secs_f64(),
             Self::lost(&self.counters),
             self.shown
@@ -147,8 +148,8 @@ impl Footer<'_> {
                 "returns skipped: their calls began before the start, or found no room",
             ),
             (self.under_way, "calls had not returned at the end"),
-            (self.cut, "calls are in this table only: too many waited for their outermost call"),
-            (self.unwritten, "lines were not read by the reader of the output at the end"),
+            (self.cut, "calls are only in this table: too many waited for their outermost call to return"),
+            (self.unwritten, "lines not written at the end: the output was not read"),
         ];
         for (count, words) in reasons {
             if count > 0 {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::Failure,
-    message::{say, tell},
+    message::{counted, say, tell},
     output::Sink,
     request::{ConnectionsConfig, FooterFormat, PacketFilter},
     run::pace::{End, LAST_PATIENCE, flush_last},
@@ -50,7 +50,8 @@ pub(super) fn run(config: &ConnectionsConfig, logs: &[PathBuf]) -> Result<(), Fa
         return Ok(());
     }
     if replay.wrong > 0 {
-        tell(format_args!("{} lines are no connections of ours, and were passed over", replay.wrong));
+        let lines = counted(replay.wrong, "line");
+        tell(format_args!("{lines} skipped: not connections recorded by net-latency"));
     }
     if config.footer != FooterFormat::None {
         let footer = Footer {
@@ -95,7 +96,7 @@ impl Replay {
                 Ok(Some(line)) => line,
                 Ok(None) => break,
                 Err(error) if good > 0 => {
-                    tell(format_args!("{}: {error}; what comes before is shown", log.name()));
+                    tell(format_args!("{}: {error}; everything before that is shown", log.name()));
                     break;
                 }
                 Err(error) => return Err(cannot(error)),
@@ -132,7 +133,7 @@ impl Replay {
         }
         if good == 0 && wrong > 0 {
             return Err(Failure::Usage(format!(
-                "{} has no connections: record them with net-latency connections --format json",
+                "{} has no connections: record them with `net-latency connections --format json`",
                 log.name()
             )));
         }

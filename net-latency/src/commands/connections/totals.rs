@@ -14,6 +14,7 @@ use crate::{
         object::{Head, Kind, View},
     },
     escape::write_name,
+    message::counted,
     output::write_footer,
     packet::event::address,
     request::FooterFormat,
@@ -160,8 +161,7 @@ impl Footer<'_> {
 
     fn write_text(&self, out: &mut Vec<u8>) -> io::Result<()> {
         use io::Write as _;
-        let all = self.totals.connections();
-        write!(out, "net-latency: {all} connection{}", if all == 1 { "" } else { "s" },)?;
+        write!(out, "net-latency: {}", counted(self.totals.connections(), "connection"))?;
         if let Some(elapsed) = self.elapsed {
             write!(out, " in {:.1} s", elapsed.as_secs_f64())?;
         }
@@ -187,25 +187,27 @@ impl Footer<'_> {
             }
         }
         self.write_queues(out)?;
-        let reasons: [(u64, &str); 6] = [
-            (self.filtered, "connections were excluded by --failed or --slower"),
+        if self.filtered > 0 {
+            writeln!(out, "  {} excluded by --failed or --slower", counted(self.filtered, "connection"))?;
+        }
+        let reasons: [(u64, &str); 5] = [
             (
                 self.count(ConnectionCounter::TableFull),
                 &format!(
-                    "connections found the table of {MAX_CONNECTIONS} full: their lines say start-unseen"
+                    "connections had no room in the table of {MAX_CONNECTIONS}: their lines say start-unseen"
                 ),
             ),
             (
                 self.count(ConnectionCounter::ListenersFull),
                 &format!(
-                    "times a listening socket found the table of {MAX_LISTENERS} full: its queue is not known"
+                    "times a listening socket had no room in the table of {MAX_LISTENERS}: its queue is not known"
                 ),
             ),
             (
                 self.count(ConnectionCounter::RingFull),
                 "lines lost: the buffer was full; a larger --buffer or a filter helps",
             ),
-            (self.unwritten, "lines were not read by the reader of the output at the end"),
+            (self.unwritten, "lines not written at the end: the output was not read"),
             (
                 self.skipped.unwrap_or(0),
                 "events were skipped by the kernel: connections may lack times or lines",

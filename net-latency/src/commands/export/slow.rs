@@ -126,7 +126,7 @@ impl Slow {
                 self.written += waiting - lost;
                 self.unwritten += lost;
                 self.sink = None;
-                tell(format_args!("{error}; slow packets are counted and have no line any more"));
+                tell(format_args!("{error}; slow packets are still counted, but no longer written"));
                 true
             }
         }

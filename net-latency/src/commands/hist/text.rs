@@ -12,6 +12,7 @@ use super::{
 use crate::{
     accounting::{Human, KernelTimes, PERCENTILES},
     clock::{TimeStyle, TimeText},
+    message::counted,
     packet::{event::COLUMNS, stages::dir},
 };
 
@@ -43,7 +44,7 @@ fn write_head(page: &Page, out: &mut Vec<u8>) {
     let [packets_in, packets_out] =
         [Direction::In, Direction::Out].map(|direction| packets(&shown, direction));
     let part = if page.is_whole { ", whole run" } else { "" };
-    line(out, format_args!("{part}: {packets_in} packets in, {packets_out} out"));
+    line(out, format_args!("{part}: {} in, {packets_out} out", counted(packets_in, "packet")));
     if page.uncounted > 0 {
         let uncounted = page.uncounted;
         line(

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::summary::{StageObject, Summary};
 use crate::{
     accounting::{Human, object::Head},
+    message::counted,
     output::write_footer,
     request::FooterFormat,
 };
@@ -52,16 +53,17 @@ impl Footer {
 
     fn write_text(&self, summary: &Summary, filtered: &str, out: &mut Vec<u8>) -> io::Result<()> {
         let Self { shown, followed, lost, .. } = self;
-        writeln!(out, "net-latency: {shown} packets shown, {followed} followed, {lost} rows lost")?;
+        let shown = counted(*shown, "packet");
+        writeln!(out, "net-latency: {shown} shown, {followed} followed, {lost} rows lost")?;
         summary.write(out)?;
         if let (Some(of), Some(p50_ns)) = (self.typical_of, self.typical_p50_ns) {
             writeln!(out, "  typical: of {of} packets of that process and direction, p50 {}", Human(p50_ns))?;
         }
         for (count, words) in [
             (self.filtered, filtered),
-            (self.given_up, "packets were given up: more than 4 followed ones waited on one socket"),
+            (self.given_up, "packets no longer followed: more than 4 followed ones waited on one socket"),
             (self.rows_of_others, "rows skipped that were another packet's"),
-            (self.rows_beyond, "rows skipped: a packet has 4096 at most"),
+            (self.rows_beyond, "rows skipped: at most 4096 per packet"),
             (
                 self.skipped_calls.unwrap_or(0),
                 "calls of traced functions were skipped by the kernel: packets lack rows, or were not followed",

@@ -104,16 +104,16 @@ impl Summary {
         {
             write!(
                 out,
-                "  most time: {}, {} % of that of all packets",
+                "  most time: {}, {} % of the time of all packets",
                 most.name(),
                 part.share(self.total_ns)
             )?;
             if most == often {
-                writeln!(out, "; the longest stage of {} of {packets}", part.longest)?;
+                writeln!(out, "; the longest stage in {} of {packets}", part.longest)?;
             } else {
                 writeln!(
                     out,
-                    ", but the longest stage of only {} of {packets}; {} of {}",
+                    ", but the longest stage in only {} of {packets}; {} in {}",
                     part.longest,
                     often.name(),
                     usual.longest

@@ -83,7 +83,7 @@ impl Dumps {
             Failure::Usage(format!("cannot keep recordings in {}: {error}", path.display()))
         };
         let place = Place::find(&Self::name_in(path)).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => refused(&"there is no such directory; make it first"),
+            io::ErrorKind::NotFound => refused(&"there is no such directory; create it"),
             _ => refused(&error),
         })?;
         if !place.is_writable() {
@@ -201,7 +201,7 @@ impl Dumps {
     pub(super) fn failed(&self, error: io::Error) -> Failure {
         let kind = error.kind();
         let remedy = match kind {
-            io::ErrorKind::NotFound => "; it was removed: make one, and start net-latency again",
+            io::ErrorKind::NotFound => "; the directory was removed: create it, and start net-latency again",
             _ => "",
         };
         let context = format!("cannot write a recording into {}", self.path().display());
@@ -226,7 +226,7 @@ fn check_room(place: &Place, needed: u64) -> io::Result<()> {
         return Err(io::Error::new(
             io::ErrorKind::StorageFull,
             format!(
-                "the disk is nearly full: {} MiB are free, and it takes {} MiB and leaves {} MiB",
+                "the disk is nearly full: {} MiB are free, the recording needs {} MiB, and {} MiB have to stay free",
                 free >> 20,
                 needed.div_ceil(1 << 20),
                 spare >> 20
@@ -342,6 +342,6 @@ mod tests {
         fs::remove_dir_all(&path).expect("removed");
         dump(&mut dumps, WALL_NS).expect_err("the directory is gone");
         let sentence = Dumps::open(&path, Duration::ZERO, 2).expect_err("gone").to_string();
-        assert!(sentence.contains("make it first"), "{sentence}");
+        assert!(sentence.contains("create it"), "{sentence}");
     }
 }

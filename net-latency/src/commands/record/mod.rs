@@ -26,7 +26,7 @@ use crate::{
         listener::Listener,
         server::{Asked, Dump, Server, hosts},
     },
-    message::tell,
+    message::{counted, tell},
     packet::event::is_slow,
     probes::connections::Told,
     recording::{file::Head, ring::Ring},
@@ -158,9 +158,9 @@ fn seconds(time: Duration) -> String {
 struct Files {
     written: u64,
     failed: u64,
-    /// Not begun: one was being written, or had just been.
+    /// Skipped: one was being written, or had just been.
     near: u64,
-    /// Not begun: no packet had come.
+    /// Skipped: no packet had come.
     empty: u64,
 }
 
@@ -260,7 +260,8 @@ impl Recorder<'_> {
         if refused > self.told_refused && !self.config.quiet {
             let new = refused - self.told_refused;
             tell(format_args!(
-                "{new} packets not kept just now: the file that is being written holds the memory"
+                "{} not kept just now: the recording that is being written uses the memory",
+                counted(new, "packet")
             ));
         }
         self.told_refused = refused;
@@ -371,8 +372,8 @@ impl Recorder<'_> {
                 self.files.written += 1;
                 let name = self.dumps.shown(dumped.name.as_ref());
                 let words = format!(
-                    "{name}: {} packets, {} KiB, written in {} ms",
-                    dumped.packets,
+                    "{name}: {}, {} KiB, written in {} ms",
+                    counted(dumped.packets, "packet"),
                     dumped.bytes.div_ceil(1 << 10),
                     dumped.time.as_millis()
                 );
@@ -412,9 +413,7 @@ impl Recorder<'_> {
         let (bytes, packets) = self.ring.size();
         let rate = packets as f64 / self.begun.elapsed().as_secs_f64();
         let Some(each) = self.ring.bytes_per_packet().filter(|_| rate > 0.0) else {
-            return tell(
-                "no packets in the first 10 s, so that nothing is known of how long the memory lasts",
-            );
+            return tell("no packets in the first 10 s: how long the memory lasts is not known yet");
         };
         let lasts = self.config.memory.saturating_sub(self.ring.packer.size()) as f64 / (rate * each);
         let lasts = Duration::from_secs_f64(lasts.min(1e9));
@@ -446,8 +445,8 @@ impl Recorder<'_> {
         if !self.config.quiet {
             let Files { written, failed, near, empty } = self.files;
             tell(format_args!(
-                "recordings: {written} written, {failed} failed, {near} not begun (one was being written, or had been less \
-                 than {} ago), {empty} not begun (no packet had come)",
+                "recordings: {written} written, {failed} failed, {near} skipped (one was being written, or the last began \
+                 less than {} before), {empty} skipped (no packets yet)",
                 seconds(self.config.every)
             ));
         }
@@ -460,7 +459,7 @@ impl Recorder<'_> {
     }
 }
 
-const NOTHING: &str = "there is nothing to write: no packet has come";
+const NOTHING: &str = "there is nothing to write: no packets yet";
 
 /// The next request; never comes without a server.
 async fn next_ask(server: Option<&mut Server<Dump>>) -> Dump {

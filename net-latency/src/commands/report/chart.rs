@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 use net_latency_common::Direction;
 
-use super::text::{Span, Time, plural};
+use super::text::{Span, Time};
 use super::time::show;
 use super::timeline::{Slice, Timeline};
 use crate::accounting::Human;
+use crate::message::counted;
 use crate::packet::stages::dir;
 
 const WIDTH: f64 = 960.0;
@@ -243,7 +244,7 @@ impl<'a> Chart<'a> {
                     r#"<rect class="hover" x="{:.1}" y="{TOP}" width="{width:.1}" height="{height}"><title>{}: {}, p50 {}, p99 {}, max {}</title></rect>"#,
                     self.x(place as f64),
                     show(*start, self.offset_s, format),
-                    plural(times.count(), "packet", "packets"),
+                    counted(times.count(), "packet"),
                     Time(times.quantile(500)),
                     Time(times.quantile(990)),
                     Time(times.max()),

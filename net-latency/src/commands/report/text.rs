@@ -14,6 +14,7 @@ use crate::accounting::{Ends, Human};
 use crate::clock::Zone;
 use crate::diagnosis::text::first_lines;
 use crate::escape::Printable;
+use crate::message::counted;
 use crate::packet::event::FLAGS;
 use crate::packet::stages::dir;
 use crate::request::ReportConfig;
@@ -81,8 +82,7 @@ fn write_wrapped(text: &str, out: &mut impl Write) -> io::Result<()> {
 
 /// What the report is about.
 pub(super) fn headline(report: &Report) -> String {
-    let packets = plural(report.packets, "packet", "packets");
-    format!("{packets} in {}", plural(report.log.files as u64, "log", "logs"))
+    format!("{} in {}", counted(report.packets, "packet"), counted(report.log.files, "log"))
 }
 
 /// From when to when the packets are; `None` without any.
@@ -105,7 +105,7 @@ pub(super) fn notes(report: &Report, config: &ReportConfig) -> Vec<String> {
     let log = &report.log;
     let mut notes = Vec::new();
     if !config.filter.is_open() {
-        notes.push(format!("{} packets excluded by filters", log.lines - report.packets));
+        notes.push(format!("{} excluded by filters", counted(log.lines - report.packets, "packet")));
     }
     notes.extend(log.notes());
     let names = FLAGS.map(|(name, _)| name);
@@ -115,10 +115,6 @@ pub(super) fn notes(report: &Report, config: &ReportConfig) -> Vec<String> {
         notes.push(format!("flags: {}", flags.join(", ")));
     }
     notes
-}
-
-pub(super) fn plural(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// The stretch of time with the highest 99th percentile.
@@ -136,7 +132,7 @@ fn slowest(report: &Report, direction: Direction) -> Option<String> {
         Span(width.unsigned_abs()),
         dir(direction),
         show(start, report.offset_s, &format),
-        plural(times.count(), "packet", "packets"),
+        counted(times.count(), "packet"),
         Time(times.quantile(990)),
         Time(times.max()),
     ))

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     diagnosis::Headline,
+    message::counted,
     packet::stages::{dir, opposite},
 };
 
@@ -172,31 +173,28 @@ fn subject(view: &View<'_>) -> String {
     match view.state.place {
         Place::Processes => {
             let all = model.processes().count();
-            let connections = counted(model.connections().count(), "connection", "connections");
+            let connections = counted(model.connections().count(), "connection");
             let failed =
                 model.failed.count().map(|count| format!(", {count} failed (f)")).unwrap_or_default();
-            format!("net-latency top: {}, {connections}{failed}", part(shown, all, "process", "processes"))
+            format!("net-latency top: {}, {connections}{failed}", part(shown, all, "process"))
         }
         Place::Connections(pid) => {
             let all = model.connections().filter(|(key, _)| key.pid == pid).count();
-            format!("{}: {}", process_text(view, pid), part(shown, all, "connection", "connections"))
+            format!("{}: {}", process_text(view, pid), part(shown, all, "connection"))
         }
         Place::Packets(key) => {
             format!("{}: {}", process_text(view, key.pid), key.text())
         }
         Place::Failed => {
             let all = model.failed.all().count();
-            format!("net-latency top: {} that failed", part(shown, all, "connection", "connections"))
+            format!("net-latency top: {} that failed", part(shown, all, "connection"))
         }
     }
 }
 
-fn counted(count: usize, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
-}
-
-fn part(shown: usize, all: usize, one: &str, many: &str) -> String {
-    if shown == all { counted(all, one, many) } else { format!("{shown} of {}", counted(all, one, many)) }
+fn part(shown: usize, all: usize, what: &str) -> String {
+    let all_of_them = counted(all, what);
+    if shown == all { all_of_them } else { format!("{shown} of {all_of_them}") }
 }
 
 fn process_text(view: &View<'_>, pid: u32) -> String {
@@ -251,10 +249,12 @@ fn notes(view: &View<'_>) -> (String, Ink) {
     }
     let (processes, connections) = view.model.refused();
     if processes > 0 {
-        notes.push(format!("{processes} packets of further processes found no place in this table"));
+        notes.push(format!("{processes} packets not shown: this table has no room for more processes"));
     }
     if connections > 0 {
-        notes.push(format!("{connections} packets of further connections found no place in their tables"));
+        notes.push(format!(
+            "{connections} packets not shown: their process's table has no room for more connections"
+        ));
     }
     notes.extend(kinds.iter().map(|loss| format!("{} {}", loss.count, loss.meaning)));
     notes.extend(view.status.unread.iter().cloned());
@@ -273,7 +273,7 @@ fn foot(view: &View<'_>, canvas: &mut Canvas<'_>, y: u16) {
     }
     let turn = dir(opposite(view.state.shown));
     let back = if view.state.place == Place::Processes { "" } else { "back" };
-    let freeze = if view.state.is_frozen { "go on" } else { "freeze" };
+    let freeze = if view.state.is_frozen { "resume" } else { "freeze" };
     let hints: &[(&str, &str)] = if view.state.is_help {
         &[("any key", "back"), ("q", "quit")]
     } else {

@@ -67,13 +67,13 @@ fn nothing(view: &View<'_>) -> String {
     }
     match view.state.place {
         Place::Processes if view.status.traced.is_empty() => {
-            "No packets yet; those without data show with --control.".to_owned()
+            "No packets yet; --control also shows those without data.".to_owned()
         }
         Place::Processes => format!("No packets yet with {}.", view.status.traced),
-        Place::Connections(_) => "No connection of this process has packets any more.".to_owned(),
+        Place::Connections(_) => "The connections of this process no longer have packets.".to_owned(),
         Place::Packets(_) => "No packets lately.".to_owned(),
         Place::Failed if !view.status.is_watching => {
-            "Connections that fail are not followed here: only live, over TCP, in both directions, on all devices.".to_owned()
+            "Failed connections are shown only live, for TCP, both directions, all devices.".to_owned()
         }
         Place::Failed => "No connection has failed in the last ten seconds.".to_owned(),
     }

@@ -84,10 +84,10 @@ fn connections_that_were_forgotten_are_said_first() {
     let verdict = traffic.verdict();
     assert!((5_000..=10_000).contains(&verdict.seen.forgotten), "{}", verdict.seen.forgotten);
     let text = shown(&verdict);
-    assert!(text.starts_with("nothing is slow in the connections that there is room for\n"), "{text}");
-    assert!(text.contains(" of connections that were forgotten"), "{text}");
+    assert!(text.starts_with("nothing is slow among the connections that fit the table\n"), "{text}");
+    assert!(text.contains(" of connections that no longer fit the table"), "{text}");
     let Headline { texts, .. } = Headline::of(&verdict, 10_000_000_000);
-    assert!(texts.iter().all(|text| text.contains("in the connections that there is room for")), "{texts:?}");
+    assert!(texts.iter().all(|text| text.contains("among the connections that fit the table")), "{texts:?}");
 }
 
 #[test]
@@ -99,10 +99,10 @@ fn what_is_not_judged_is_said_first() {
     let verdict = traffic.verdict();
     let text = shown(&verdict);
     assert!(
-        text.starts_with("too few packets to say whether anything is slow in the busiest services\n"),
+        text.starts_with("too few packets to say whether anything is slow among the busiest services\n"),
         "{text}"
     );
-    assert!(text.contains("\n344 packets not judged, of more services than there is room for"), "{text}");
+    assert!(text.contains("\n344 packets not judged: there are more services than fit the table"), "{text}");
 }
 
 /// Times of which some are no times.

@@ -20,7 +20,7 @@ fn each_fault_of_one_service_is_found_there_and_nowhere_else() {
             assert!(finding.confidence >= least, "{}", shown(&verdict));
             assert!(finding.p99_ns.is_some_and(|p99| p99 * 4 >= strength * 3), "{}", shown(&verdict));
             assert!(
-                finding.evidence.iter().any(|line| line.contains("it is its own")),
+                finding.evidence.iter().any(|line| line.contains("only this one of ")),
                 "{:?}",
                 finding.evidence
             );
@@ -63,7 +63,7 @@ fn a_fault_of_all_services_is_one_line() {
                 continue;
             }
             assert_eq!(told(&verdict), ALL.map(|who| (cause, who.pid, direction)), "{}", shown(&verdict));
-            let is_all = |line: &String| line.contains("all 3 have this");
+            let is_all = |line: &String| line.contains("all 3 processes have this");
             assert!(finding.evidence.iter().any(is_all), "{:?}", finding.evidence);
         }
     }
@@ -202,7 +202,7 @@ fn what_was_not_seen_is_not_blamed() {
     };
     let verdict = few(9);
     assert!(verdict.findings.is_empty() && verdict.normal.is_empty(), "{}", shown(&verdict));
-    assert_eq!(verdict.unsure[0].reason, "9 packets are too few to judge: it takes 20");
+    assert_eq!(verdict.unsure[0].reason, "too few packets to judge: 9, and 20 are needed");
     assert_eq!(told(&few(10)), [(Cause::ReaderLate, ORDERS.pid, Direction::In)]);
     assert_eq!(faults(&few(10))[0].confidence, Confidence::Medium);
     assert_eq!(faults(&few(30))[0].confidence, Confidence::High);
@@ -270,7 +270,7 @@ fn what_tcp_holds_back_has_the_reason_that_tcp_had() {
             Held::Cork | Held::Pacing | Held::SendBuffer => Cause::TcpHeld,
         };
         assert_eq!((finding.cause, finding.stage), (cause, Some("app-tcp")), "{}", finding.sentence);
-        let told = format!("TCP held 100 packets so long: 80 by {}", held_name(held));
+        let told = format!("TCP held back 100 packets for that long: 80 by {}", held_name(held));
         assert!(finding.evidence.contains(&told), "{:?}", finding.evidence);
     }
     assert_snapshot!(Held::ALL.map(|held| held_back(held, 8).sentence).join("\n"));

@@ -204,7 +204,8 @@ fn whoever_waits_for_a_service_of_this_machine_is_not_blamed() {
         assert_eq!(told(&verdict), [(Cause::Application, SERVER.pid, Direction::Out)], "{}", shown(&verdict));
         let text = shown(&verdict);
         assert!(
-            text.contains("client, PID 200, tcp port 5432, gets 300: ") && text.contains(" = at the server ")
+            text.contains("client, PID 200, tcp port 5432, 300 answers received: ")
+                && text.contains(" = at the server ")
         );
     }
     assert_eq!(told(&both_ends(100 * US, 100 * US)), []);
@@ -235,7 +236,11 @@ fn behind_another_address() -> Traffic {
 fn ends_that_see_other_addresses_are_put_together_by_their_numbers() {
     let verdict = behind_another_address().verdict();
     assert_eq!(told(&verdict), [(Cause::Application, SERVER.pid, Direction::Out)], "{}", shown(&verdict));
-    assert!(shown(&verdict).contains("client, PID 200, tcp port 5432, gets 300: "), "{}", shown(&verdict));
+    assert!(
+        shown(&verdict).contains("client, PID 200, tcp port 5432, 300 answers received: "),
+        "{}",
+        shown(&verdict)
+    );
     assert!(shown(&verdict).contains(" = at the server "), "{}", shown(&verdict));
 }
 

@@ -15,7 +15,7 @@ fn who_had_the_cpu_is_named_and_whether_affinity_forces_it() {
     let name = |pid, _| (pid == HOLDER).then(|| comm(b"ba\x1bckup"));
     model.ask(name, |pid, tid, _| ((pid, tid) == (ORDERS.pid, ORDERS.pid)).then_some(allowed));
     assert!(
-        said(&model).contains(&format!("PID {HOLDER}, {wait}\naffinity forces it: ")),
+        said(&model).contains(&format!("PID {HOLDER}, {wait}\nCPU affinity forces this wait: ")),
         "{}",
         said(&model)
     );
@@ -40,10 +40,10 @@ fn affinity_is_told_as_it_is() {
     let said = [(1, 1, 2), (2, 4, 8), (8, 0, 8), (1, 0, 1)]
         .map(|(count, first, online)| words::may_run(Allowed { count, first, online }));
     let expected = [
-        "affinity forces it: of 2 CPUs its reader may use CPU 1 only",
-        "affinity narrows it: of 8 CPUs its reader may use 2",
-        "affinity does not force it: its reader may use all 8 CPUs",
-        "affinity does not force it: this machine has no other CPU",
+        "CPU affinity forces this wait: of 2 CPUs its reader may use CPU 1 only",
+        "CPU affinity narrows the choice: of 8 CPUs its reader may use 2",
+        "CPU affinity does not force this wait: its reader may use all 8 CPUs",
+        "CPU affinity does not force this wait: this machine has no other CPU",
     ];
     assert_eq!(said, expected);
 }
@@ -310,10 +310,7 @@ fn who_accepts_late_is_told_from_who_reads_late() {
     let evidence = finding.evidence.join("\n");
     let accepted = "60 connections were accepted, after their first bytes had waited 29.0 ms on average";
     assert!(evidence.contains(accepted), "{evidence}");
-    assert!(
-        evidence.contains("7 handshakes thrown away by a full queue, which has room for 4"),
-        "{evidence}"
-    );
+    assert!(evidence.contains("7 handshakes dropped by a full queue, which has room for 4"), "{evidence}");
     assert_eq!((finding.next.as_str(), verdict.findings.len()), ("ss -ltn 'sport = :8001'", 2));
 }
 

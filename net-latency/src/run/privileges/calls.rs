@@ -250,7 +250,7 @@ fn end(info: &libc::siginfo_t) {
         // It fits.
         let _ = writeln!(
             room,
-            "net-latency: blocked unexpected system call {} of architecture {:#x} (docs/security.md), and ends; please \
+            "net-latency: blocked unexpected system call {} of architecture {:#x} (docs/security.md): stopping; please \
              report this",
             refusal.call, refusal.architecture
         );

@@ -15,6 +15,7 @@ use super::{
     time::TimeReader,
 };
 use crate::error::Failure;
+use crate::message::counted;
 use crate::recording::file::{Damage, MAGIC};
 
 /// A file in whose first lines there is nothing of ours is not read to its end.
@@ -43,16 +44,16 @@ pub(crate) struct Tally {
 impl Tally {
     /// What recordings are of; what was passed over, and why.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let plural = |count: u64, one, many| format!("{count} {}", if count == 1 { one } else { many });
         let mut notes = self.recordings.clone();
         if let Some((name, line, skipped)) = &self.first_skipped {
-            notes.push(plural(self.skipped, "line was skipped", "lines were skipped"));
+            let were = if self.skipped == 1 { "was" } else { "were" };
+            notes.push(format!("{} {were} skipped", counted(self.skipped, "line")));
             notes.push(format!("the first of them: line {line} of {name} {}", skipped.reason()));
         }
         if self.unended > 0 {
-            let ends =
-                plural(self.unended, "log ends in the middle of a line", "logs end in the middle of a line");
-            notes.push(format!("{ends}, not counted"));
+            let end = if self.unended == 1 { "ends" } else { "end" };
+            let logs = counted(self.unended, "log");
+            notes.push(format!("{logs} {end} in the middle of a line, which is not counted"));
         }
         notes.extend(self.damaged.iter().map(|name| format!("could not be read to the end: {name}")));
         notes
@@ -269,7 +270,7 @@ fn is_text_form(line: &[u8]) -> bool {
 fn no_log(name: &str, purpose: &str, line: u64, skipped: Skipped) -> Failure {
     let remedy = "record with --format json or --format csv, or by `net-latency record`";
     Failure::Usage(match skipped {
-        Skipped::Text => format!("{name} is in the text form, from which no {purpose} can be made; {remedy}"),
+        Skipped::Text => format!("{name} is in text format, which can't be used for a {purpose}; {remedy}"),
         _ => format!("{name} is not a log of net-latency: its line {line} {}; {remedy}", skipped.reason()),
     })
 }

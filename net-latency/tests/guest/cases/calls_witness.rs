@@ -230,7 +230,7 @@ fn function_graph(backend: Backend) -> Result<()> {
 
 /// What a call takes more while it is traced, in ns, as the tool said.
 fn cost(outcome: &Outcome) -> Result<i64> {
-    let said = outcome.stderr.iter().find_map(|line| line.split_once("each call takes "));
+    let said = outcome.stderr.iter().find_map(|line| line.split_once("tracing adds "));
     let (_, rest) = said.context("the cost is not told")?;
     let number = rest.split(' ').next().unwrap_or_default();
     let us: f64 = number.parse().with_context(|| format!("{number:?} us"))?;

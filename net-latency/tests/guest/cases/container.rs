@@ -319,7 +319,7 @@ fn refused(_: Backend) -> Result<()> {
     command.args(["run", "--no-pivot", "--bundle"]).arg(bundle.path()).arg(NAME);
     let output = command.stdin(Stdio::null()).output()?;
     let said = String::from_utf8(output.stderr)?;
-    let words = ["Operation not permitted", "a filter of system calls"];
+    let words = ["Operation not permitted", "a seccomp filter"];
     let is_right = output.status.code() == Some(3)
         && said.lines().count() == 1
         && words.iter().all(|words| said.matches(words).count() == 1);
@@ -327,7 +327,7 @@ fn refused(_: Backend) -> Result<()> {
     Ok(())
 }
 
-/// Other people's programs read the image and run it with what the DaemonSet gives it, and no more, under a filter of system calls: it counts the conversation of
+/// Other people's programs read the image and run it with what the DaemonSet gives it, and no more, under a seccomp filter: it counts the conversation of
 /// processes outside, and ends well.
 fn counts(backend: Backend) -> Result<()> {
     expect_possible()?;

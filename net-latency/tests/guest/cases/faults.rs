@@ -76,7 +76,8 @@ fn read_only(backend: Backend) -> Result<()> {
     let reasons = ["Read-only file system", "Permission denied"];
     tool.expect_said("why there is no new file", |said| {
         let is_told = |line: &String| {
-            line.contains("going on in the old one") && reasons.iter().any(|reason| line.contains(reason))
+            line.contains("still writing to the old one")
+                && reasons.iter().any(|reason| line.contains(reason))
         };
         said.iter().any(is_told)
     })?;

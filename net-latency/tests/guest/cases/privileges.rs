@@ -108,7 +108,7 @@ fn given_up(backend: Backend) -> Result<()> {
         symlink(other, &link)?;
         tool.signal(Signal::SIGHUP)?;
         tool.expect_more_reports(3)?;
-        let is_told = tool.said().iter().any(|line| line.contains("going on in the old one"));
+        let is_told = tool.said().iter().any(|line| line.contains("still writing to the old one"));
         ensure!(is_told && !other.exists(), "it writes in another folder:\n{}", tool.said().join("\n"));
         fs::remove_file(&link)?;
         symlink(&file, &link)?;

@@ -321,7 +321,7 @@ impl Incident {
         }))
     }
 
-    /// Makes it, and prints what a person is told.
+    /// Makes it, and prints the verdict as text.
     fn show(&self) -> Result<()> {
         let outcome = self.play(launch(self.fault).text())?;
         println!("{self:?}:\n{}", outcome.text()?);
