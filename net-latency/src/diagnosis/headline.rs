@@ -261,7 +261,7 @@ fn of_nothing(verdict: &Verdict, elapsed_ns: u64) -> Vec<String> {
     };
     let what = if elapsed_ns < EARLY_NS { "Too early to say" } else { "Too few packets to say" };
     vec![
-        format!("{what}: {packets} in the last {elapsed}; {least} from one service are needed"),
+        format!("{what}: {packets} in the last {elapsed}; {least} from one service needed"),
         format!("{what}: {packets} in {elapsed}"),
         what.to_owned(),
     ]

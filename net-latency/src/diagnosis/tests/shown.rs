@@ -266,7 +266,7 @@ fn the_headline_is_about_the_last_seconds() {
     recent.advance(1_000 * SECOND, &Losses::default());
     assert_eq!(
         recent.headline(None).texts[0],
-        "Too early to say: no packets in the last 0 ms; 20 from one service are needed"
+        "Too early to say: no packets in the last 0 ms; 20 from one service needed"
     );
     recent.advance(1_004 * SECOND, &Losses::default());
     recent.advance(1_009 * SECOND, &Losses::default());
