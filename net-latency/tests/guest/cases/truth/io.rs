@@ -442,30 +442,28 @@ fn multipath_pair(version: Version, client: bool, server: bool) -> Result<(Path,
 /// is too busy. What comes after that is not followed (docs/accuracy.md).
 static SENT_AGAIN: AtomicU64 = AtomicU64::new(0);
 
-/// How often it did so in this namespace.
-fn sent_again(path: &Path) -> Result<u64> {
+/// A scenario in whose namespace it did so is skipped.
+fn expect_sent_once(path: &Path) -> Result<()> {
     let count = path.near(|| counter("netstat", "MPTcpExt", "MPTCPRetrans"))?;
     SENT_AGAIN.fetch_add(count, Ordering::Relaxed);
-    Ok(count)
+    ensure!(count == 0, Skipped("MPTCP sent bytes again, after which it is not followed"));
+    Ok(())
 }
 
 /// Round trips by MPTCP's own sockets have the lines of plain TCP's, and nothing of them seems to wait, or is counted as not followed.
 fn multipath(version: Version, rounds: u32, client: bool, server: bool) -> Result<Check> {
     let (path, mut pair) = multipath_pair(version, client, server)?;
     pair.converse(rounds, LEN)?;
-    let again = sent_again(&path)?;
+    expect_sent_once(&path)?;
     Ok(Box::new(move |evidence| {
-        let conversation = check_multipath(evidence, &pair, again, preemption::is_realtime())?;
+        let conversation = check_multipath(evidence, &pair, preemption::is_realtime())?;
         conversation.expect_rounds(evidence.outcome, rounds as usize, LEN)?;
         expect_followed(evidence)
     }))
 }
 
-const NOT_FOLLOWED: Skipped = Skipped("MPTCP sent bytes again, after which it is not followed");
-
 /// The lines of a connection of MPTCP's sockets are right; where reads and arrivals `may_meet`, one in a hundred has no reader.
-fn check_multipath(evidence: &Evidence<'_>, pair: &Pair, again: u64, may_meet: bool) -> Result<Conversation> {
-    ensure!(again == 0, NOT_FOLLOWED);
+fn check_multipath(evidence: &Evidence<'_>, pair: &Pair, may_meet: bool) -> Result<Conversation> {
     let is_unsure = |line: &Line| may_meet && is_read_as_more_comes(line);
     let who = |line: &Line| (!is_unsure(line)).then(|| oracle::owner(pair, line));
     let conversation = Conversation::check_all(evidence.outcome, &evidence.lines, pair, &who, &is_unsure)?;
@@ -491,9 +489,9 @@ fn multipath_bulk() -> Result<Check> {
     pair.client.tell(&format!("write {BYTES}"))?;
     pair.server.ask(&format!("read {BYTES} {CHUNK} 1"))?;
     pair.client.answer()?;
-    let again = sent_again(&path)?;
+    expect_sent_once(&path)?;
     Ok(Box::new(move |evidence| {
-        let conversation = check_multipath(evidence, &pair, again, true)?;
+        let conversation = check_multipath(evidence, &pair, true)?;
         let sum = u64::from(BYTES);
         expect_bytes(evidence.outcome, "requests out", &conversation.requests_out, sum)?;
         expect_bytes(evidence.outcome, "requests in", &conversation.requests_in, sum)?;
@@ -509,9 +507,8 @@ fn multipath_passed_on() -> Result<Check> {
     pair.client.ask(&format!("request {ROUNDS} {LEN}"))?;
     let pid: u32 = pair.server.answer()?.try_into()?;
     ensure!(pid != pair.server.pid(), "the server served itself");
-    let again = sent_again(&path)?;
+    expect_sent_once(&path)?;
     Ok(Box::new(move |evidence| {
-        ensure!(again == 0, NOT_FOLLOWED);
         let conversation = Conversation::check_by(evidence.outcome, &evidence.lines, &pair, &|line| {
             let peer = oracle::sender_or_reader(&pair, line);
             let is_client = peer.pid() == pair.client.pid();
