@@ -5,6 +5,9 @@ use net_latency_common::{Counter, Counters};
 use super::drops::Drops;
 
 /// The name of the losses of which [`Losses::drops`] says whose they are.
+/// What became of lines that the reader of the output did not take in time at the end.
+pub(crate) const UNWRITTEN: &str = "lines not written at the end: the output was not read";
+
 pub(super) const DROPPED_AT_SOCKET: &str = "dropped_at_socket";
 
 /// Packets that became no line, or a line with gaps.
@@ -62,12 +65,8 @@ impl Losses {
             is_lost_line: false,
             meaning: "calls of traced functions were skipped by the kernel: their packets have gaps or no line",
         };
-        let unwritten = Loss {
-            name: Some("unwritten"),
-            count: self.unwritten,
-            is_lost_line: true,
-            meaning: "lines not written at the end: the output was not read",
-        };
+        let unwritten =
+            Loss { name: Some("unwritten"), count: self.unwritten, is_lost_line: true, meaning: UNWRITTEN };
         let not_kept = Loss {
             name: Some("not_kept"),
             count: self.not_kept,

@@ -43,6 +43,7 @@ pub(crate) use human::{Human, HumanBytes};
 pub(crate) use leader::Leader;
 pub(crate) use ledger::{Ledger, LeftOut};
 pub use losses::Losses;
+pub(crate) use losses::UNWRITTEN;
 use packet::whole;
 pub(crate) use packet::{DELAYED_ACK_NS, Packet};
 pub(crate) use places::Places;

@@ -12,7 +12,7 @@ use aya::Ebpf;
 use aya_log::EbpfLogger;
 use log::{Log, Metadata, Record};
 
-use crate::message::tell;
+use crate::message::{counted, tell};
 
 /// How often a message is told that comes again and again.
 const EVERY: Duration = Duration::from_secs(1);
@@ -107,8 +107,7 @@ impl Kinds {
                 (_, None) => true,
             };
             if is_due && kind.count > 0 {
-                let times = if kind.count == 1 { "time" } else { "times" };
-                lines.push(format!("{message} … {} more {times}", kind.count));
+                lines.push(format!("{message} … {}", counted(kind.count, "more time")));
                 kind.count = 0;
             }
             if is_first || is_due {

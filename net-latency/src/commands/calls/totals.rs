@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     accounting::{
-        Human, Percentiles, Times,
+        Human, Percentiles, Times, UNWRITTEN,
         object::{Head, Kind, View},
     },
     message::counted,
@@ -149,7 +149,7 @@ impl Footer<'_> {
             ),
             (self.under_way, "calls had not returned at the end"),
             (self.cut, "calls are only in this table: too many waited for their outermost call to return"),
-            (self.unwritten, "lines not written at the end: the output was not read"),
+            (self.unwritten, UNWRITTEN),
         ];
         for (count, words) in reasons {
             if count > 0 {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::fields::{Line, Name, Role, State};
 use crate::{
     accounting::{
-        Human, Percentiles, Times,
+        Human, Percentiles, Times, UNWRITTEN,
         object::{Head, Kind, View},
     },
     escape::write_name,
@@ -207,7 +207,7 @@ impl Footer<'_> {
                 self.count(ConnectionCounter::RingFull),
                 "lines lost: the buffer was full; a larger --buffer or a filter helps",
             ),
-            (self.unwritten, "lines not written at the end: the output was not read"),
+            (self.unwritten, UNWRITTEN),
             (
                 self.skipped.unwrap_or(0),
                 "events were skipped by the kernel: connections may lack times or lines",
