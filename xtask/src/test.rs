@@ -44,20 +44,14 @@ pub(crate) fn run(args: &TestArgs) -> Result<ExitCode> {
         let mut beside = None;
         let prepared = setup::ensure_meanwhile(&needs, || {
             eprintln!("xtask: setup: {:.0} s", start.elapsed().as_secs_f64());
-            let programs = if args.arch.is_here() {
-                on_this_machine(args, &mut summary)
-            } else {
-                let tested = elsewhere(args.arch, &mut summary);
-                tested.map(|built| Programs { tested: vec![built], released: None })
-            };
-            let programs = programs.map(|mut programs| {
-                programs.tested.extend(choice.others().filter_map(|arch| elsewhere(arch, &mut summary)));
-                programs
-            });
+            let is_here = args.arch.is_here();
+            let mut programs =
+                if is_here { on_this_machine(args, &mut summary)? } else { Programs::default() };
+            let others = choice.archs().filter(|arch| !arch.is_here());
+            programs.tested.extend(others.filter_map(|arch| elsewhere(arch, &mut summary)));
             // They know no clock, and guests wait for a part of their time.
-            let is_here = args.arch.is_here() && programs.is_some();
             beside = is_here.then(|| scope.spawn(|| beside_guests(args)));
-            programs
+            Some(programs)
         });
         match prepared {
             Ok((kernels, Some(programs))) => guests::run(&choice, &kernels, &programs, &mut summary),

@@ -237,15 +237,14 @@ impl Choice {
 
     /// What it takes.
     pub(super) fn needs(&self) -> Needs {
-        let build = std::iter::once(self.arch).chain(self.others()).collect();
-        let needs = Needs { build, kernels: self.kernels(), ..Needs::default() };
+        let needs = Needs { build: self.archs().collect(), kernels: self.kernels(), ..Needs::default() };
         if self.arch.is_here() { needs.with_tests_here() } else { needs }
     }
 
-    /// Architectures of guests other than its own.
-    pub(super) fn others(&self) -> impl Iterator<Item = Arch> {
+    /// The architectures that it builds for: its own, and those of guests.
+    pub(super) fn archs(&self) -> impl Iterator<Item = Arch> {
         let of_guests = |arch: &Arch| self.parts.iter().any(|(its, ..)| its == arch);
-        Arch::value_variants().iter().copied().filter(move |arch| *arch != self.arch && of_guests(arch))
+        Arch::value_variants().iter().copied().filter(move |arch| *arch == self.arch || of_guests(arch))
     }
 
     /// The kernels that it takes, each once.
@@ -370,6 +369,7 @@ impl fmt::Display for Job {
 }
 
 /// What every guest gets.
+#[derive(Default)]
 pub(super) struct Programs {
     /// For each architecture what goes into guests, and the test program.
     pub(super) tested: Vec<(Arch, Built, PathBuf)>,
