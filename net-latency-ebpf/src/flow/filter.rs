@@ -315,6 +315,32 @@ pub(crate) fn is_sampled() -> bool {
     random() < setting!(sample_below)
 }
 
+/// Wants packets of this port, as the user side does.
+#[cfg(test)]
+pub(crate) fn want_port(port: u16) {
+    PORTS.insert(u32::from(port), 0, 0).expect("room for it");
+}
+
+/// Wants packets of this address.
+#[cfg(test)]
+pub(crate) fn want_host(family: u8, address: [u8; 16]) {
+    let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| address[at * 4 + byte]));
+    HOSTS.insert(&Key::new(Host::BITS, Host { family: family.into(), address: [0, 1, 2, 3].map(word) }), 0);
+}
+
+/// Wants packets of this network namespace.
+#[cfg(test)]
+pub(crate) fn want_netns(inode: u32) {
+    NETNS.insert(inode, 0, 0).expect("room for it");
+}
+
+/// Wants packets on devices of this name.
+#[cfg(test)]
+pub(crate) fn want_interface(name: [u8; INTERFACE_LEN]) {
+    let words = name.as_chunks().0;
+    INTERFACES.insert([0, 1].map(|word| u64::from_ne_bytes(words[word])), 0, 0).expect("room for it");
+}
+
 #[cfg(test)]
 mod tests {
     use net_latency_common::{AF_INET6, Settings, Unknown, unknown_part};
@@ -379,7 +405,7 @@ mod tests {
     fn a_port_of_either_end_is_enough() {
         const PORT: u16 = 443;
         asked(|settings| settings.filter_port = 1);
-        PORTS.insert(u32::from(PORT), 0, 0).expect("room for it");
+        want_port(PORT);
         let wanted = [(PORT, 1), (1, PORT), (1, 2)].map(|(one, other)| ports(one, other));
         assert_eq!(wanted, [true, true, false]);
         asked(|_| ());
@@ -393,7 +419,7 @@ mod tests {
             settings.filter_family = AF_INET;
             settings.filter_protocol = 17;
         });
-        NETNS.insert(7_u32, 0, 0).expect("room for it");
+        want_netns(7);
         assert!(netns(7) && !netns(8));
         assert!(family(AF_INET) && !family(AF_INET6));
         assert!(protocol(17) && !protocol(6));

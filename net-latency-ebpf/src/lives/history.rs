@@ -17,6 +17,7 @@ use super::{
     tcp_in::{Connection, Reading},
     truth::{Entry, Hook, Packet},
     udp_in::{self, Udp},
+    wanted::{self, Wanted},
     world::{Kernel, Skb, World, hook, note, skb as hooked},
 };
 use crate::{
@@ -160,6 +161,8 @@ pub(super) struct History {
     pub(super) multipath: bool,
     /// Its times are counted too, by this.
     pub(super) counted_by: Option<GroupBy>,
+    /// Its lines are filtered too, by this.
+    pub(super) wanted: Option<Wanted>,
     pub(super) steps: Vec<Step>,
 }
 
@@ -176,6 +179,7 @@ impl History {
             header_only: false,
             multipath: false,
             counted_by: None,
+            wanted: None,
             skips: 0,
             filter: Filter::Off,
             fine: false,
@@ -229,6 +233,7 @@ impl History {
             header_only: choice.one_in(4),
             multipath: choice.one_in(8),
             counted_by: if choice.one_in(8) { Some(choice.of(&counted::BY)) } else { None },
+            wanted: if choice.one_in(8) { Some(choice.of(&wanted::ALL)) } else { None },
             steps: (0..count).map(|_| step(&mut choice)).collect(),
         }
     }
@@ -237,10 +242,17 @@ impl History {
     pub(super) fn run(&self) -> Result<u64, String> {
         let run = || {
             let lines = Run::new(self, false).run(&self.steps).1?;
+            // A small table has no room for some counts either, which are lost then; and more of it is free behind a filter.
+            let roomy = || Self { entries: usize::MAX, ..self.clone() };
             if let Some(by) = self.counted_by {
-                // A small table has no room for some counts either, which are lost then.
-                let roomy = Self { entries: usize::MAX, ..self.clone() };
+                let roomy = roomy();
                 counted::expect_same(by, self.fine, |before| roomy.lines(before))?;
+            }
+            if let Some(wanted) = self.wanted {
+                // Which hooks are skipped is not the same the second time.
+                let roomy = Self { skips: 0, ..roomy() };
+                let has_processes = self.filter != Filter::Off;
+                wanted::expect_same(wanted, has_processes, self.seed, |before| roomy.lines(before))?;
             }
             Ok(lines)
         };
@@ -319,6 +331,7 @@ impl History {
                 Self { header_only: false, ..best.clone() },
                 Self { multipath: false, ..best.clone() },
                 Self { counted_by: None, ..best.clone() },
+                Self { wanted: None, ..best.clone() },
             ] {
                 if is_faulty(&plainer) {
                     best = plainer;
@@ -464,6 +477,7 @@ impl Run {
         let mut world = World::new(history.kernel, history.seed, history.is_shuffled);
         let processes = Processes::new(&mut world, history.filter);
         world.truth.is_filtered = history.filter != Filter::Off;
+        world.truth.evicts_unseen = history.entries != usize::MAX && !history.kernel.shows_tcp_drops;
         Machine::with(|machine| {
             machine.entries = history.entries;
             machine.settings.control = u32::from(history.control);

@@ -21,6 +21,7 @@ mod tcp_in;
 mod truth;
 mod udp_in;
 mod udp_truth;
+mod wanted;
 mod world;
 
 use std::{

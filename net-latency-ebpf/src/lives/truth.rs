@@ -139,6 +139,8 @@ pub(super) struct Truth {
     pub(super) udp: Udp,
     /// Whether processes are filtered.
     pub(super) is_filtered: bool,
+    /// Whether segments may be evicted, and copies of them are dropped where no hook sees it.
+    pub(super) evicts_unseen: bool,
     /// What threads did that may read.
     pub(super) scheduled: Scheduled,
     /// What went out.
@@ -219,6 +221,11 @@ impl Truth {
             let packet = &self.packets[read.packet];
             if packet.is_untraced {
                 // docs/accuracy.md: a copy that comes while the first one waits untraced lends it its times.
+                continue;
+            }
+            let is_copied = || has_copies(&self.came(connection));
+            if self.evicts_unseen && is_copied() {
+                // And so does a copy of an evicted one, before Linux 5.18.
                 continue;
             }
             if is_known && (packet.start > start || packet.start + u64::from(packet.len) < end) {

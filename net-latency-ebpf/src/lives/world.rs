@@ -66,6 +66,14 @@ pub(super) struct Task {
     pub(super) ids: u64,
 }
 
+/// The name of the device that has this number.
+pub(super) fn device_name(ifindex: u32) -> [u8; INTERFACE_LEN] {
+    let mut name = [0; INTERFACE_LEN];
+    name[..4].copy_from_slice(b"eth0");
+    name[3] += ifindex as u8;
+    name
+}
+
 /// A network namespace, with one device in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Net {
@@ -257,9 +265,7 @@ impl World {
         self.put(address, self.offsets.net_ns_inum, inode);
         self.put(device, self.offsets.net_device_ifindex, ifindex);
         self.put(device, self.offsets.net_device_nd_net, address);
-        let mut name = [0_u8; INTERFACE_LEN];
-        name[..4].copy_from_slice(b"eth0");
-        self.put(device, self.offsets.net_device_name, name);
+        self.put(device, self.offsets.net_device_name, device_name(ifindex));
         Net { address, device, inode, ifindex }
     }
 

@@ -363,7 +363,10 @@ pub fn copied<M: Memory>(new: Skb<M>, old: Skb<M>) -> HookResult {
 #[inline(always)]
 pub fn segmented<M: Memory>(skb: Skb<M>) -> HookResult {
     let address = number(skb.address());
-    skb_stamps::segmented(address, skb.shared_head());
+    // Under the address of what is sent from here there may be stamps of another skb, which had it before.
+    if skb.has_entered() {
+        skb_stamps::segmented(address, skb.shared_head());
+    }
     let socket = skb.socket();
     if socket.address() == 0 {
         return Ok(());

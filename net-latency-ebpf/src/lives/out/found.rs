@@ -4,8 +4,10 @@ use std::vec::Vec;
 
 use super::{
     super::{
-        history::{History, Step},
+        history::{Fate as InFate, History, Segment, Step},
         processes::Filter,
+        tcp_in::Reading,
+        wanted::Wanted,
         world::Kernel,
     },
     Fate, Step as Out, Then, Way, Who,
@@ -258,4 +260,31 @@ fn what_nobody_asks_for_is_not_what_was_in_flight() {
     });
     let push = tcp(Push { who: Who::Softirq, socket: 0, sends: 1, cuts: false, way: cloned });
     holds_for_one(&[control, send(0, false, cloned), push]);
+}
+
+/// An unwanted segment leaves its stamps under its skb's address, which a datagram gets that GSO cuts up. One that travels meanwhile, and is
+/// wanted, lost its own.
+#[test]
+fn what_is_cut_up_on_its_way_out_says_nothing_of_what_comes_in() {
+    let unwanted = Segment {
+        cpu: 0,
+        connection: 1,
+        again: 0,
+        from: 0,
+        len: 1,
+        segs: 0,
+        goes: true,
+        is_found: false,
+        joins: false,
+    };
+    let control = Segment { connection: 0, len: 0, goes: false, ..unwanted };
+    let read = Step::Read { task: 0, connection: 1, len: 40, how: Reading::Copy };
+    let goes = Step::Go { cpu: 0, how: InFate::Plain };
+    let datagram =
+        Step::Out(Out::Udp(Send { task: 0, socket: 0, len: 4, more: false, fails: false, way: SOFTIRQ }));
+    let steps = [Step::Segment(unwanted), Step::Segment(control), read, datagram, goes, datagram, goes];
+    for seed in 1..400 {
+        let wanted = Some(Wanted::Family);
+        History { seed, wanted, control: true, fine: true, ..History::of(&steps) }.expect_true();
+    }
 }
