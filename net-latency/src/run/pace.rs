@@ -10,7 +10,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at};
 
 use crate::{
     error::Failure,
-    message::tell,
+    message::{counted, tell},
     output::{Sink, SinkError},
 };
 
@@ -115,7 +115,8 @@ pub(crate) fn flush_last(sink: &mut Sink) -> Ended {
     match sink.flush(LAST_PATIENCE) {
         Ok(true) => Ok(End::Done),
         Ok(false) => {
-            tell(format_args!("{} lines not written: the output was not read", sink.waiting_lines()));
+            let lines = counted(sink.waiting_lines(), "line");
+            tell(format_args!("{lines} not written: the output was not read"));
             Ok(End::Done)
         }
         Err(error) => End::of(error),
