@@ -816,3 +816,16 @@ fn one_that_ends_while_it_is_told_is_not_shown_with_anothers_times() {
         assert!(taken().iter().all(|record| (record.started_ns, record.first_in_ns) == (5, 5)), "another's");
     });
 }
+
+/// Else the reader comes by a timer.
+#[test]
+fn the_reader_is_woken_where_much_waits() {
+    const MUCH: usize = size_of::<ConnectionRecord>();
+    Machine::reset();
+    Machine::with(|machine| machine.settings.wakeup_bytes = MUCH as u32);
+    assert_eq!(wakeup(), NO_WAKEUP);
+    let mut entry = CONNECTION_RECORDS.reserve::<[u8; MUCH]>(0).expect("room for it");
+    entry.write([0; MUCH]);
+    entry.submit(NO_WAKEUP);
+    assert_eq!(wakeup(), FORCE_WAKEUP);
+}

@@ -53,6 +53,12 @@ pub(crate) fn want(process: u32, state: u64) {
     PIDS.insert(&process, &state, 0).expect("room for it");
 }
 
+/// Whether there is an entry for a process that had this number.
+#[cfg(test)]
+pub(crate) fn has_entry(process: u32) -> bool {
+    state(process).is_some()
+}
+
 /// Whether a process has exited that has this state.
 #[inline(always)]
 fn has_exited(state: u64) -> bool {

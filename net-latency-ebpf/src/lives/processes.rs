@@ -307,6 +307,9 @@ impl Processes {
             Ok(())
         });
         note!(world, "  task {place} is gone");
+        let number = self.processes[process].number;
+        let is_used = self.processes.iter().filter(|process| process.number == number).count() > 1;
+        assert!(!is_leader || is_used || !processes::has_entry(number), "{number} is unused, but kept");
         let signal = is_leader.then_some(self.processes[process].signal);
         world.free_task(address, signal);
     }
