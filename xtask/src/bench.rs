@@ -162,13 +162,9 @@ impl Extent {
         }
     }
 
-    /// A guest's memory. Files take half of it at most, and bpftrace's libraries don't fit into that on arm64.
-    fn mebibytes(&self, arch: Arch) -> u32 {
-        match self {
-            Self::Scale => MANY_MEBIBYTES,
-            _ if arch == Arch::Arm64 => 2 * MEBIBYTES,
-            _ => MEBIBYTES,
-        }
+    /// A guest's memory. Files take half of it at most, and bpftrace's libraries are large.
+    fn mebibytes(&self) -> u32 {
+        if matches!(self, Self::Scale) { MANY_MEBIBYTES } else { 2 * MEBIBYTES }
     }
 
     /// The figures on record.
@@ -215,7 +211,7 @@ fn measure(
     built: &Built,
     tests: &Path,
 ) -> Result<Figures> {
-    Figures::parse(&printed(kernel, &extent.words(), extent.mebibytes(kernel.arch), peers, built, tests)?)
+    Figures::parse(&printed(kernel, &extent.words(), extent.mebibytes(), peers, built, tests)?)
 }
 
 /// What the guest's program prints when it is told these words.
