@@ -994,6 +994,24 @@ mod tests {
         }
     }
 
+    /// Two that have the slots of a pair wait for long: one of them goes to the map, where it may be evicted, and not the one that comes.
+    #[test]
+    fn a_datagram_that_waits_for_long_makes_room() {
+        Machine::reset();
+        let came_at = |transport| {
+            // SAFETY: numbers only, for which 0 is a value.
+            Datagram { transport, ..unsafe { core::mem::zeroed() } }
+        };
+        let (long, keys) = (2_000_000_000, 1..);
+        let pair = |key: &u64| key.wrapping_mul(SPREAD) >> (u64::BITS - SLOT_BITS);
+        let mut of_a_pair = keys.filter(|key| pair(key) == 7);
+        for transport in [1, 1, long] {
+            let key = of_a_pair.next().expect("a key");
+            assert!(matches!(WAITING.insert(key, || came_at(transport)), Inserted::New));
+            assert!(WAITING.has_slot(key), "what came at {transport}");
+        }
+    }
+
     /// It comes to its device while another thread's entry gets its place.
     #[test]
     fn a_datagram_whose_entry_is_evicted_is_not_shown_with_anothers() {

@@ -602,6 +602,39 @@ mod tests {
         kernel::memory::Probed,
     };
 
+    /// Where an acknowledgement or a number differs, so does the packet. Without an acknowledgement nothing tells.
+    #[test]
+    fn packets_of_a_connection_are_told_by_both_numbers() {
+        assert_eq!(content(1, 0), 0);
+        let all = [content(1, 2), content(1, 3), content(2, 2), content(1, 1 << 31)];
+        let distinct: std::collections::HashSet<_> = all.into_iter().collect();
+        assert_eq!(distinct.len(), all.len());
+    }
+
+    /// An ACK has the number of a byte that comes later.
+    #[test]
+    fn what_has_no_payload_begins_nowhere() {
+        const HEADER: u32 = 20;
+        Machine::reset();
+        let [address, head] = [64, 64].map(|size| memory::take(memory::slab(size)));
+        let offsets = Offsets {
+            sk_buff_head: 8,
+            sk_buff_data: 16,
+            sk_buff_len: 24,
+            sk_buff_transport_header: 28,
+            ..Offsets::default()
+        };
+        Machine::with(|machine| machine.offsets = offsets);
+        memory::write(address + 8, [head, head]);
+        memory::write(address + 28, 0_u16);
+        memory::write(head, [0, 1_000_u32.to_be(), 0, ((HEADER / 4) << 28).to_be()]);
+        let skb = Skb::<Probed>::new(address as *const u8);
+        for (len, start) in [(0, None), (1, Some(1_000))] {
+            memory::write(address + 24, HEADER + len);
+            assert_eq!(skb.tcp_payload_start(), start, "{len} bytes");
+        }
+    }
+
     /// A SYN and a FIN have a number each, which is no byte's.
     #[test]
     fn numbers_of_what_tcp_sends_are_those_of_bytes() {

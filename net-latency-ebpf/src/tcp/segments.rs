@@ -593,6 +593,7 @@ mod tests {
     use net_latency_common::AF_INET6;
 
     use super::*;
+    use crate::bpf::host::Machine;
 
     fn key(seq: u32) -> SegmentKey {
         let pair = AddrPair::new(AF_INET6, [1, 2, 3, 4]);
@@ -646,5 +647,15 @@ mod tests {
         let hashes: std::collections::HashSet<u64> =
             (0..100_000).map(|n| SegmentKey::new(&pair, 443, 51_000, 7, n * 1448).hash()).collect();
         assert_eq!(hashes.len(), 100_000);
+    }
+
+    /// Else one that has many segments waiting takes another one's room.
+    #[test]
+    fn connections_seldom_share_a_count() {
+        Machine::reset();
+        Machine::with(|machine| machine.settings.seed = 0x0f0f_0f0f_0f0f_0f0f);
+        let shares: std::collections::HashSet<usize> =
+            (0..256).map(|remote_port| SegmentKey { remote_port, ..key(1) }.share().addr()).collect();
+        assert!(shares.len() > 200, "256 connections have {} counts", shares.len());
     }
 }
