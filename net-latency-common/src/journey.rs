@@ -52,22 +52,21 @@ pub struct JourneySettings {
     pub positions: [u8; SLOTS],
 }
 
-impl Default for JourneySettings {
-    fn default() -> Self {
-        Self {
-            per_cpu_offset: 0,
-            preempt_count: 0,
-            task_softirq: 0,
-            dataref: 0,
-            sk_mark: 0,
-            skb_napi_id: 0,
-            napi_id: 0,
-            has_reasons: 0,
-            begin_out: 0,
-            begin_in: 0,
-            positions: [0; SLOTS],
-        }
-    }
+impl JourneySettings {
+    /// Nothing is known, and none begins.
+    pub const NONE: Self = Self {
+        per_cpu_offset: 0,
+        preempt_count: 0,
+        task_softirq: 0,
+        dataref: 0,
+        sk_mark: 0,
+        skb_napi_id: 0,
+        napi_id: 0,
+        has_reasons: 0,
+        begin_out: 0,
+        begin_in: 0,
+        positions: [0; SLOTS],
+    };
 }
 
 /// A packet that is followed from now on.

@@ -13,6 +13,8 @@ mod row;
 pub mod schedule;
 mod settings;
 mod tally;
+#[cfg(test)]
+pub(crate) mod testing;
 mod untraced;
 
 pub use settings::position;

@@ -23,6 +23,12 @@ use crate::{
 #[map]
 static ROWS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
 
+/// Takes all there are.
+#[cfg(test)]
+pub(super) fn take() -> crate::bpf::host::Records {
+    ROWS.take()
+}
+
 /// Adds the beginning of a journey.
 #[inline(always)]
 pub(super) fn start(start: &JourneyStart) {

@@ -1,29 +1,26 @@
 //! The read-only global of the journey's programs.
 
-use net_latency_common::journey::{JourneySettings, SLOTS};
+use net_latency_common::journey::JourneySettings;
 
 use crate::kernel::globals::constant;
 
 /// What the user side has found out and was requested.
 #[unsafe(no_mangle)]
-pub(super) static JOURNEY_SETTINGS: JourneySettings = JourneySettings {
-    per_cpu_offset: 0,
-    preempt_count: 0,
-    task_softirq: 0,
-    dataref: 0,
-    sk_mark: 0,
-    skb_napi_id: 0,
-    napi_id: 0,
-    has_reasons: 0,
-    begin_out: 0,
-    begin_in: 0,
-    positions: [0; SLOTS],
-};
+pub(super) static JOURNEY_SETTINGS: JourneySettings = JourneySettings::NONE;
+
+/// The setting that this picks.
+#[inline(always)]
+pub(super) fn written<T: Copy + 'static>(pick: impl Fn(&JourneySettings) -> &T) -> T {
+    #[cfg(test)]
+    return crate::bpf::host::Machine::with(|machine| *pick(&machine.journeys));
+    #[cfg(not(test))]
+    constant(pick(&JOURNEY_SETTINGS))
+}
 
 /// The setting named by a field of [`JourneySettings`].
 macro_rules! given {
     ($field:ident) => {
-        $crate::kernel::globals::constant(&$crate::journey::settings::JOURNEY_SETTINGS.$field)
+        $crate::journey::settings::written(|settings| &settings.$field)
     };
 }
 pub(super) use given;

@@ -11,6 +11,7 @@ use super::{
     choice::Choice,
     counted,
     flow::Flow,
+    journeys::{self, About, FUNCTION},
     out::{self, Out},
     processes::{self, Filter, Processes},
     readers::{self, OfKernel},
@@ -23,6 +24,8 @@ use super::{
 use crate::{
     bpf::host::{CPUS, Machine},
     emit::{counters, ring},
+    journey::{begin, heads},
+    kernel::memory::Probed,
     leaving::leaving_lines,
     skb_stamps::was_segmented,
     skips,
@@ -161,6 +164,8 @@ pub(super) struct History {
     pub(super) multipath: bool,
     /// Its times are counted too, by this.
     pub(super) counted_by: Option<GroupBy>,
+    /// Packets are followed by `journey` too.
+    pub(super) journeys: bool,
     /// Its lines are filtered too, by this.
     pub(super) wanted: Option<Wanted>,
     pub(super) steps: Vec<Step>,
@@ -179,6 +184,7 @@ impl History {
             header_only: false,
             multipath: false,
             counted_by: None,
+            journeys: false,
             wanted: None,
             skips: 0,
             filter: Filter::Off,
@@ -233,6 +239,7 @@ impl History {
             header_only: choice.one_in(4),
             multipath: choice.one_in(8),
             counted_by: if choice.one_in(8) { Some(choice.of(&counted::BY)) } else { None },
+            journeys: ways != 1 && ways != 2 && choice.one_in(4),
             wanted: if choice.one_in(8) { Some(choice.of(&wanted::ALL)) } else { None },
             steps: (0..count).map(|_| step(&mut choice)).collect(),
         }
@@ -332,6 +339,7 @@ impl History {
                 Self { multipath: false, ..best.clone() },
                 Self { counted_by: None, ..best.clone() },
                 Self { wanted: None, ..best.clone() },
+                Self { journeys: false, ..best.clone() },
             ] {
                 if is_faulty(&plainer) {
                     best = plainer;
@@ -492,6 +500,9 @@ impl Run {
             world.log = Some(Vec::new());
         }
         let of_kernel = OfKernel::new(&world);
+        if history.journeys {
+            world.begin_journeys();
+        }
         let mut run = Self {
             world,
             connections: Vec::new(),
@@ -556,7 +567,13 @@ impl Run {
             note!(self.world, "{step:?}");
             self.step(*step);
         }
-        let result = self.check().and_then(|lines| self.check_end().map(|()| lines));
+        let result = self.check().and_then(|lines| {
+            let World { journeys, truth, .. } = &self.world;
+            // What MPTCP takes, it says by other functions.
+            let is_whole = self.has_room && !self.multipath;
+            journeys.iter().try_for_each(|looks| journeys::check(truth, looks, is_whole))?;
+            self.check_end().map(|()| lines)
+        });
         (self.world.log.take(), result)
     }
 
@@ -764,6 +781,8 @@ impl Run {
 
     /// It enters the stack (`netif_receive_skb`, `netif_rx`, `napi_gro_receive`).
     fn enter(&mut self, skb: Skb) {
+        let program = || begin::arrived(hooked::<Probed>(skb), FUNCTION);
+        self.world.journey(About::Packet(skb.packet), program);
         let call = hook!(self.world, Hook::Arrived, skb.packet, ip::arrived(hooked(skb)));
         self.world.truth.packets[skb.packet].entered.get_or_insert(call);
         // `__netif_receive_skb_core`.
@@ -806,12 +825,16 @@ impl Run {
             Fate::Copied => {
                 let copy = self.world.begin_copy(skb);
                 hook!(self.world, Hook::Other, skb.packet, tcp::transmit::copied(hooked(copy), hooked(skb)));
+                let program = || heads::copied(hooked::<Probed>(copy), hooked::<Probed>(skb), FUNCTION);
+                self.world.journey(About::Packet(skb.packet), program);
                 self.world.end_copy(copy, skb);
                 self.world.free(skb);
                 now.skb = copy;
             }
             Fate::Expanded => {
                 hook!(self.world, Hook::Other, skb.packet, ip::rebuffered(hooked(skb)));
+                let program = || heads::expanded(hooked::<Probed>(skb), FUNCTION);
+                self.world.journey(About::Packet(skb.packet), program);
                 self.world.rebuffer(&mut now.skb);
             }
             Fate::Again if now.place == Place::Device => self.enter(skb),
@@ -849,6 +872,8 @@ impl Run {
             self.world.skips = 0;
         }
         hook!(self.world, Hook::Ip, skb.packet, ip::received(hooked(skb)));
+        let program = || heads::seen(hooked::<Probed>(skb), FUNCTION);
+        self.world.journey(About::Packet(skb.packet), program);
         self.world.skips = skips;
         // `skb_orphan`: a veth leaves the sender's socket.
         self.world.put(skb.address, self.world.offsets.sk_buff_sk, 0_u64);

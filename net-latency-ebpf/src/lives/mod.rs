@@ -12,6 +12,7 @@ mod found;
 mod found_readers;
 mod found_udp;
 mod history;
+mod journeys;
 mod layout;
 mod out;
 mod processes;

@@ -7,12 +7,13 @@ use net_latency_common::Counter;
 
 use super::{
     flow::Flow,
+    journeys::{About, FUNCTION},
     reader_truth::What,
     truth::{Hook, Read},
     udp_truth::Want,
     world::{Skb, World, hook, note, skb as hooked, sock},
 };
-use crate::bpf::host::Machine;
+use crate::{bpf::host::Machine, journey::queue, kernel::memory::Probed};
 
 /// An skb on a queue of TCP's: its bytes by their positions, and which packet each piece came with (`tcp_try_coalesce` joins them).
 #[derive(Clone, Debug)]
@@ -161,6 +162,7 @@ impl Connection {
         }
         if self.owner.is_some() {
             // `tcp_add_backlog`. What follows the last one there is joined to it (since Linux 5.0); that is left to the queue here.
+            self.follow(world, skb);
             self.backlog.push_back(skb);
             return self.update(world);
         }
@@ -179,8 +181,20 @@ impl Connection {
         }
     }
 
+    /// `tcp_v4_do_rcv` and its like, `tcp_add_backlog`: a journey goes on there.
+    fn follow(&self, world: &mut World, skb: Skb) {
+        let program = || queue::received(sock::<Probed>(self.sk), hooked(skb), FUNCTION);
+        world.journey(About::Packet(skb.packet), program);
+    }
+
+    /// A call has taken bytes, if it moved `copied_seq`.
+    fn follow_read(&self, world: &mut World, call: usize) {
+        world.journey(About::Call(call), || queue::taken(sock::<Probed>(self.sk)));
+    }
+
     /// `tcp_rcv_established`, `tcp_data_queue`.
     fn work_on(&mut self, world: &mut World, skb: Skb) {
+        self.follow(world, skb);
         let offsets = world.offsets;
         let (start, len) = {
             let packet = &world.truth.packets[skb.packet];
@@ -425,6 +439,7 @@ impl Connection {
                     self.update(world);
                     let call = hook!(world, Hook::Taken, self.number, tcp::receive::taken(sock(self.sk)));
                     self.note_reads(world, &mine, call, Some(begins));
+                    self.follow_read(world, call);
                     if is_through {
                         self.eat(world);
                     }
@@ -442,6 +457,7 @@ impl Connection {
             self.update(world);
             let call = hook!(world, Hook::Taken, self.number, tcp::receive::taken(sock(self.sk)));
             self.note_reads(world, &pieces, call, None);
+            self.follow_read(world, call);
         }
         self.update(world);
     }

@@ -312,6 +312,11 @@ impl Truth {
         (0..self.connections.len()).any(|number| has_copies(&self.came(number)))
     }
 
+    /// Whether some bytes of a connection came twice.
+    pub(super) fn has_copies_of(&self, connection: usize) -> bool {
+        has_copies(&self.came(connection))
+    }
+
     /// How many segments were dropped that waited to be read, of connections none of whose bytes came twice.
     pub(super) fn lost(&self) -> u64 {
         let waited = |packet: &&Packet| {

@@ -8,6 +8,7 @@ use net_latency_common::{AF_INET, AF_INET6, COMM_LEN, Counter, INTERFACE_LEN, IP
 use super::{
     choice::Choice,
     flow::{Flow, shown},
+    journeys::{About, FUNCTION, Looks},
     layout::{self, Sizes},
     reader_truth::READERS,
     truth::{Call, Ends, Hook, Truth},
@@ -15,6 +16,7 @@ use super::{
 use crate::{
     bpf::host::{Machine, memory},
     emit::counters,
+    journey::heads,
     kernel::{
         memory::{Memory, Probed},
         socket::Socket,
@@ -114,6 +116,8 @@ pub(super) struct World {
     pub(super) truth: Truth,
     /// One kprobe of N is skipped; none if it is 0.
     pub(super) skips: u32,
+    /// What programs of `journey` were about, if packets are followed.
+    pub(super) journeys: Option<Vec<Looks>>,
     /// What happened, to explain a failure.
     pub(super) log: Option<Vec<std::string::String>>,
 }
@@ -213,6 +217,7 @@ impl World {
             of_tasks: [sizes.task, sizes.signal].map(|size| memory::slab(size.into())),
             truth: Truth::default(),
             skips: 0,
+            journeys: None,
             log: None,
         };
         for number in 0..2 {
@@ -376,8 +381,8 @@ impl World {
     /// A new skb with a buffer of its own, which has a packet's headers in it.
     pub(super) fn new_skb(&mut self, packet: usize, flow: &Flow, net: usize) -> Skb {
         let (address, head) = (memory::take(self.skbs), memory::take(self.heads));
-        // A socket of this machine may have sent it, which keeps the payload.
-        let has_sender = packet % 2 == 1;
+        // A socket of this machine may have sent it, which keeps the payload, and with it the buffer: that is not modelled.
+        let has_sender = packet % 2 == 1 && self.journeys.is_none();
         self.own(head, has_sender);
         let skb = Skb { address, head, packet };
         let offsets = self.offsets;
@@ -411,6 +416,9 @@ impl World {
         let transport =
             NETWORK + write_ip(head + u64::from(NETWORK), IPPROTO_TCP, flow.is_v6, flow.addresses);
         let packet = &self.truth.packets[packet];
+        let behind = (TCP_HEADER + packet.len) as u16;
+        let (at, len) = if flow.is_v6 { (4, behind) } else { (2, behind + 20) };
+        memory::write(head + u64::from(NETWORK) + at, len.to_be());
         let seq = self.truth.connections[packet.connection].first.wrapping_add(packet.start as u32);
         let tcp = head + u64::from(transport);
         memory::write(tcp, [flow.remote_port.to_be(), flow.local_port.to_be()]);
@@ -480,6 +488,7 @@ impl World {
     pub(super) fn begin_copy(&mut self, skb: Skb) -> Skb {
         let address = memory::take(self.skbs);
         let head = self.copy_buffer(skb.head);
+        self.put(address, self.offsets.sk_buff_head, head);
         Skb { address, head, packet: skb.packet }
     }
 
@@ -526,6 +535,11 @@ impl World {
 
     /// Frees an skb where no hook sees it (`consume_skb`, `__kfree_skb`), if it was the last reference.
     pub(super) fn free(&mut self, skb: Skb) {
+        if self.users(skb, 0) == 1 {
+            // `skb_release_head_state`.
+            let program = || heads::freed(self::skb::<Probed>(skb), FUNCTION);
+            self.journey(About::Packet(skb.packet), program);
+        }
         if self.users(skb, -1) == 0 {
             self.share(skb.head, -1);
             memory::free(skb.address);
@@ -536,6 +550,7 @@ impl World {
     pub(super) fn drop(&mut self, skb: Skb) {
         if self.get::<u32>(skb.address, self.offsets.sk_buff_users) == 1 {
             self.call(Hook::Other, skb.packet, || crate::tcp::receive::dropped(self::skb::<Probed>(skb)));
+            self.journey(About::Packet(skb.packet), || heads::dropped(self::skb::<Probed>(skb), 1, 0));
         }
         self.free(skb);
     }

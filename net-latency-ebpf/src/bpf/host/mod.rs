@@ -16,6 +16,8 @@ pub(crate) use maps::{
     Array, CgroupArray, HashMap, Key, LpmTrie, LruHashMap, PerCpuArray, PerCpuHashMap, RingBuf, Table,
 };
 pub(crate) use memory::{read_kernel, read_kernel_str, tcp_sock};
+#[cfg(test)]
+use net_latency_common::journey::JourneySettings;
 use net_latency_common::{COMM_LEN, Offsets, Settings};
 
 /// CPUs at most.
@@ -27,6 +29,9 @@ pub struct Machine {
     pub offsets: Offsets,
     /// What the user asks for.
     pub settings: Settings,
+    /// What the user asks `journey` for.
+    #[cfg(test)]
+    pub journeys: JourneySettings,
     /// The next look at the clock gives this, ns.
     pub clock: u64,
     /// The CPU that works.
@@ -56,6 +61,8 @@ impl Machine {
         Self {
             offsets,
             settings,
+            #[cfg(test)]
+            journeys: JourneySettings::NONE,
             clock: 1,
             cpu: 0,
             ids: 0,
