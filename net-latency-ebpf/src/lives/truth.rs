@@ -286,6 +286,11 @@ impl Truth {
         let came = self.connection(line).and_then(|connection| {
             let start = u64::from(line.seq.wrapping_sub(self.connections[connection].first));
             let before = |read: &&Read| read.connection == connection && read.start <= start;
+            let is_untraced = |read: &Read| start < read.end && self.packets[read.packet].is_untraced;
+            if self.reads.iter().filter(before).any(is_untraced) {
+                // As in `check_tcp_in`: the times are those of a copy.
+                return Some((0, u64::MAX));
+            }
             let reached = self.reads.iter().filter(before).map(|read| self.packets[read.packet].reached);
             reached.max().map(|call| (self.calls[call].from, self.calls[call].to))
         });
