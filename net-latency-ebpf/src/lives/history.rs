@@ -239,8 +239,8 @@ impl History {
             header_only: choice.one_in(4),
             multipath: choice.one_in(8),
             counted_by: if choice.one_in(8) { Some(choice.of(&counted::BY)) } else { None },
-            journeys: ways != 1 && ways != 2 && choice.one_in(4),
-            wanted: if choice.one_in(8) { Some(choice.of(&wanted::ALL)) } else { None },
+            journeys: ways != 1 && ways != 2 && choice.one_in(8),
+            wanted: if choice.one_in(20) { Some(choice.of(&wanted::ALL)) } else { None },
             steps: (0..count).map(|_| step(&mut choice)).collect(),
         }
     }

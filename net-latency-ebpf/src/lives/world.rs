@@ -535,7 +535,7 @@ impl World {
 
     /// Frees an skb where no hook sees it (`consume_skb`, `__kfree_skb`), if it was the last reference.
     pub(super) fn free(&mut self, skb: Skb) {
-        if self.users(skb, 0) == 1 {
+        if self.journeys.is_some() && self.users(skb, 0) == 1 {
             // `skb_release_head_state`.
             let program = || heads::freed(self::skb::<Probed>(skb), FUNCTION);
             self.journey(About::Packet(skb.packet), program);
