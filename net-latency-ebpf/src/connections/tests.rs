@@ -11,7 +11,7 @@ use net_latency_common::{
 use super::*;
 use crate::{
     bpf::host::{
-        Machine, memory,
+        Machine, memory, of_type,
         order::{self, Barrier, explore, race},
     },
     kernel::{connection::Request, memory::Probed},
@@ -231,13 +231,7 @@ const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 
 fn taken() -> Vec<ConnectionRecord> {
-    let records = CONNECTION_RECORDS.take();
-    records
-        .into_iter()
-        .filter(|words| size_of_val(&words[..]) == size_of::<ConnectionRecord>())
-        // SAFETY: N words, of which any are a record.
-        .map(|words| unsafe { words.as_ptr().cast::<ConnectionRecord>().read() })
-        .collect()
+    of_type(&CONNECTION_RECORDS.take())
 }
 
 fn counted(counter: ConnectionCounter) -> u64 {

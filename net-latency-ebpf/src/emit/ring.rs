@@ -312,10 +312,8 @@ fn filtered(direction: Direction) -> Counter {
 /// Takes the records that programs have handed over, which are all of this type.
 #[cfg(test)]
 pub(crate) fn take_records<T: Copy>() -> std::vec::Vec<T> {
-    let record = |words: std::vec::Vec<u64>| {
-        assert_eq!(words.len() * 8, size_of::<T>(), "a record's size");
-        // SAFETY: words of that size, which a program has written as a record.
-        unsafe { words.as_ptr().cast::<T>().read() }
-    };
-    RECORDS.take().into_iter().map(record).collect()
+    let all = RECORDS.take();
+    let records = bpf::host::of_type(&all);
+    assert_eq!(records.len(), all.len(), "all of a record's size");
+    records
 }

@@ -39,12 +39,6 @@ pub(super) fn is_armed() -> bool {
     TALLY.get(TALLY_ARMED).is_some_and(|armed| *armed != 0)
 }
 
-/// Journeys may begin.
-#[cfg(test)]
-pub(super) fn arm() {
-    count(TALLY_ARMED);
-}
-
 /// Adds one to a count.
 #[inline(always)]
 pub(super) fn count(index: u32) {

@@ -2,13 +2,14 @@
 
 use std::vec::Vec;
 
-use net_latency_common::journey::{JourneyRow, JourneyStart};
+use net_latency_common::journey::{JourneyRow, JourneyStart, TALLY_ARMED};
 
 use super::{row, tally};
+use crate::bpf::host::of_type;
 
 /// Journeys may begin.
 pub(crate) fn arm() {
-    tally::arm();
+    tally::count(TALLY_ARMED);
 }
 
 /// Takes those that have begun, and all rows.
@@ -17,15 +18,7 @@ pub(crate) fn arm() {
 /// If there is something else.
 pub(crate) fn take() -> (Vec<JourneyStart>, Vec<JourneyRow>) {
     let all = row::take();
-    let of_size = |size: usize| all.iter().filter(move |words| words.len() * 8 == size);
-    // SAFETY: words of that size, which a program has written as one.
-    let starts: Vec<_> = of_size(size_of::<JourneyStart>())
-        .map(|words| unsafe { words.as_ptr().cast::<JourneyStart>().read() })
-        .collect();
-    // SAFETY: as above.
-    let rows: Vec<_> = of_size(size_of::<JourneyRow>())
-        .map(|words| unsafe { words.as_ptr().cast::<JourneyRow>().read() })
-        .collect();
+    let (starts, rows): (Vec<JourneyStart>, Vec<JourneyRow>) = (of_type(&all), of_type(&all));
     assert_eq!(starts.len() + rows.len(), all.len(), "starts and rows");
     (starts, rows)
 }

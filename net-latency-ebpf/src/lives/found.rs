@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A segment that its CPU takes to TCP at once.
-const GOES: Segment = Segment {
+pub(super) const GOES: Segment = Segment {
     cpu: 0,
     connection: 0,
     again: 0,

@@ -223,8 +223,7 @@ impl Truth {
                 // docs/accuracy.md: a copy that comes while the first one waits untraced lends it its times.
                 continue;
             }
-            let is_copied = || has_copies(&self.came(connection));
-            if self.evicts_unseen && is_copied() {
+            if self.evicts_unseen && self.has_copies_of(connection) {
                 // And so does a copy of an evicted one, before Linux 5.18.
                 continue;
             }
@@ -314,7 +313,7 @@ impl Truth {
 
     /// Whether some bytes came twice.
     pub(super) fn has_any_copies(&self) -> bool {
-        (0..self.connections.len()).any(|number| has_copies(&self.came(number)))
+        (0..self.connections.len()).any(|number| self.has_copies_of(number))
     }
 
     /// Whether some bytes of a connection came twice.
@@ -327,7 +326,7 @@ impl Truth {
         let waited = |packet: &&Packet| {
             let Packet { reached, connection, len, .. } = **packet;
             let call = self.calls.get(reached).filter(|_| reached != 0 && len != 0);
-            call.is_some_and(|call| call.result.is_none()) && !has_copies(&self.came(connection))
+            call.is_some_and(|call| call.result.is_none()) && !self.has_copies_of(connection)
         };
         self.packets.iter().filter(|packet| packet.dropped.is_some()).filter(waited).count() as u64
     }

@@ -506,6 +506,10 @@ impl World {
         users
     }
 
+    fn has_one_user(&self, skb: Skb) -> bool {
+        self.get::<u32>(skb.address, self.offsets.sk_buff_users) == 1
+    }
+
     fn share(&mut self, head: u64, more: i32) -> u32 {
         let index = self.shares.iter().position(|share| share.head == head).expect("a buffer");
         let share = &mut self.shares[index];
@@ -535,7 +539,7 @@ impl World {
 
     /// Frees an skb where no hook sees it (`consume_skb`, `__kfree_skb`), if it was the last reference.
     pub(super) fn free(&mut self, skb: Skb) {
-        if self.journeys.is_some() && self.users(skb, 0) == 1 {
+        if self.journeys.is_some() && self.has_one_user(skb) {
             // `skb_release_head_state`.
             let program = || heads::freed(self::skb::<Probed>(skb), FUNCTION);
             self.journey(About::Packet(skb.packet), program);
@@ -548,7 +552,7 @@ impl World {
 
     /// `kfree_skb`: the tracepoint tells, if it was the last reference.
     pub(super) fn drop(&mut self, skb: Skb) {
-        if self.get::<u32>(skb.address, self.offsets.sk_buff_users) == 1 {
+        if self.has_one_user(skb) {
             self.call(Hook::Other, skb.packet, || crate::tcp::receive::dropped(self::skb::<Probed>(skb)));
             self.journey(About::Packet(skb.packet), || heads::dropped(self::skb::<Probed>(skb), 1, 0));
         }

@@ -97,6 +97,14 @@ std::thread_local! {
 #[cfg(test)]
 pub type Records = Vec<Vec<u64>>;
 
+/// Those that are as long as a record of this type, which consists of numbers.
+#[cfg(test)]
+pub(crate) fn of_type<T: Copy>(records: &Records) -> Vec<T> {
+    let its = records.iter().filter(|words| size_of_val(&words[..]) == size_of::<T>());
+    // SAFETY: words of that size, of which any are a record.
+    its.map(|words| unsafe { words.as_ptr().cast::<T>().read() }).collect()
+}
+
 /// Now. Each look is later than the one before, so that a time tells which look it is of.
 pub(crate) fn now() -> u64 {
     Machine::with(|machine| {

@@ -4,6 +4,7 @@ use std::vec::Vec;
 
 use super::{
     super::{
+        found::GOES,
         history::{Fate as InFate, History, Segment, Step},
         processes::Filter,
         tcp_in::Reading,
@@ -266,17 +267,7 @@ fn what_nobody_asks_for_is_not_what_was_in_flight() {
 /// wanted, lost its own.
 #[test]
 fn what_is_cut_up_on_its_way_out_says_nothing_of_what_comes_in() {
-    let unwanted = Segment {
-        cpu: 0,
-        connection: 1,
-        again: 0,
-        from: 0,
-        len: 1,
-        segs: 0,
-        goes: true,
-        is_found: false,
-        joins: false,
-    };
+    let unwanted = Segment { connection: 1, ..GOES };
     let control = Segment { connection: 0, len: 0, goes: false, ..unwanted };
     let read = Step::Read { task: 0, connection: 1, len: 40, how: Reading::Copy };
     let goes = Step::Go { cpu: 0, how: InFate::Plain };
