@@ -46,7 +46,7 @@ use nix::sys::{
 
 use crate::{
     lines::Line,
-    net::Path,
+    net::{Path, on_thread},
     process::{Lines, PATIENCE, spawn_isolated, until},
 };
 pub(crate) use delegate::{CHILD, HEIR};
@@ -141,25 +141,41 @@ impl Peer {
         self.answer().with_context(|| format!("asked to {command:?}"))
     }
 
-    /// This is in a call to receive, by the command `reads`, when `hog` takes its CPU, number 1, for a while; `writer` sends what it
-    /// waits for meanwhile, by the command `writes`. It has `settle` to get into its call.
+    /// This is in a call to receive, by the command `reads`, when `hog` takes CPU 1, which is this one's; `send`, which sends what it waits
+    /// for, is done at least `time` before it gets that CPU back. It has `settle` to get into its call.
     pub(crate) fn held_up(
         &mut self,
         reads: &str,
         settle: Duration,
-        (writer, writes): (&mut Self, &str),
         (hog, time): (&mut Self, Duration),
+        send: impl FnOnce() -> Result<()> + Send,
     ) -> Result<()> {
         self.tell(reads)?;
         // It is in its call by then, and not kept from calling by the other one.
         sleep(settle);
-        // By itself, since this process may have to wait for that CPU too.
-        writer.tell(writes)?;
-        hog.tell(&format!("hog 1 {}", time.as_millis()))?;
-        writer.answer()?;
+        hog.keep_cpu(time, send)?;
         self.answer()?;
-        hog.answer()?;
         Ok(())
+    }
+
+    /// Keeps CPU 1 to itself, from before `work` until at least `time` after it.
+    pub(crate) fn keep_cpu<T: Send>(
+        &mut self,
+        time: Duration,
+        work: impl FnOnce() -> Result<T> + Send,
+    ) -> Result<T> {
+        on_thread(|| {
+            // The other one, so that this is not held up too.
+            processor::pin(0)?;
+            self.tell("hog 1")?;
+            until(PATIENCE, || Ok(processor::is_first(self.pid())))?;
+            let done = work();
+            sleep(time);
+            // Any command ends that.
+            self.ask("pin 1")?;
+            self.answer()?;
+            done
+        })
     }
 
     /// How long it may take for an answer.
@@ -431,7 +447,7 @@ impl Role {
                 receive::take(self.stream()?, way, bytes.parse()?)
             }
             ["pin", cpu] => processor::pin(cpu.parse()?),
-            ["hog", cpu, ms] => processor::hog(cpu.parse()?, milliseconds(ms)?),
+            ["hog", cpu] => processor::hog(cpu.parse()?),
             ["map", bytes] => receive::map(self.stream()?, bytes.parse()?),
             ["peek", bytes] => receive::peek(self.stream()?, bytes.parse()?),
             ["give", way, bytes] => send::give(self.stream()?, way, bytes.parse()?),

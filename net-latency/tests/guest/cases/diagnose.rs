@@ -144,8 +144,6 @@ fn accepts_late(backend: Backend) -> Result<()> {
 }
 
 fn reader_needs_a_cpu(backend: Backend) -> Result<()> {
-    /// Until the other one has the CPU.
-    const BEFORE: Duration = Duration::from_millis(20);
     let mut pair = connect(&Path::loopback(Version::V4)?)?;
     let mut hog = Peer::spawn(b"nl-hog")?;
     pair.client.ask("pin 0")?;
@@ -155,11 +153,11 @@ fn reader_needs_a_cpu(backend: Backend) -> Result<()> {
     in_line.client.ask("pin 1")?;
     let tool = start(backend, &pair, &[])?;
     for _ in 0..ROUNDS {
-        let (settle, kept) = (Duration::from_millis(50), 2 * BEFORE + FAULT);
-        let writes = |after: Duration| format!("write-after {} 200", after.as_millis());
-        in_line.client.tell(&writes(settle + BEFORE / 2))?;
-        let writer = (&mut pair.client, &*writes(BEFORE));
-        pair.server.held_up("read 200 200 0", settle, writer, (&mut hog, kept))?;
+        let write = || {
+            in_line.client.tell("write 200")?;
+            pair.client.ask("write 200").map(drop)
+        };
+        pair.server.held_up("read 200 200 0", Duration::from_millis(50), (&mut hog, FAULT), write)?;
         in_line.client.answer()?;
     }
     let verdict = expect(tool, &pair, &[], &[("cpu-wait", "in")])?;

@@ -17,8 +17,8 @@ use serde_json::Value;
 use super::Case;
 use crate::{
     lines::{CPU, Dir, Line},
-    net::{Path, Version, on_thread},
-    peers::{self, CHILD, Pair, Peer, processor},
+    net::{Path, Version},
+    peers::{self, CHILD, Pair, Peer},
     process::{PATIENCE, until},
     tool::{Backend, Launch, Outcome, Scratch, Sink, Tool},
 };
@@ -314,9 +314,7 @@ fn of_a_child(backend: Backend) -> Result<()> {
 
 /// A thread is woken, waits for a CPU, and ends; the next one with its id finds bytes that had come before, and has waited for nothing.
 fn of_a_thread(backend: Backend) -> Result<()> {
-    const HELD: Duration = Duration::from_millis(1_500);
-    /// What remains of that, at least, when the thread is woken.
-    const WAIT: Duration = Duration::from_millis(300);
+    const HELD: Duration = Duration::from_millis(300);
     let path = Path::loopback(Version::V4)?;
     let mut pair = pair(&path, "nl-client")?;
     pair.client.ask("pin 0")?;
@@ -330,18 +328,8 @@ fn of_a_thread(backend: Backend) -> Result<()> {
     pair.server.tell(&format!("thread {read}"))?;
     // It is in its call by then.
     std::thread::sleep(Duration::from_millis(300));
-    let holder = hog.pid();
-    let (client, server, held) = (&mut pair.client, &mut pair.server, &mut hog);
-    let tid = on_thread(move || {
-        // On the other CPU, so that this is not held up too.
-        processor::pin(0)?;
-        held.tell(&format!("hog 1 {}", HELD.as_millis()))?;
-        // Before it is woken, so that it can't be first.
-        until(PATIENCE, || Ok(processor::is_first(holder)))?;
-        client.ask(&format!("write {LEN}"))?;
-        server.answer()
-    })?;
-    hog.answer()?;
+    hog.keep_cpu(HELD, || pair.client.ask(&format!("write {LEN}")))?;
+    let tid = pair.server.answer()?;
     pair.server.ask("accept")?;
     pair.server.ask(&format!("thread-as {tid} {read}"))?;
     let outcome = tool.stop()?;
@@ -354,11 +342,11 @@ fn of_a_thread(backend: Backend) -> Result<()> {
     ensure!(first.tid == second.tid, outcome.fault("not the same thread id", [first, second]));
     let cpu = |line: &Line| line.fine.map(|parts| Duration::from_nanos(parts[CPU]));
     ensure!(
-        cpu(first).is_some_and(|time| time > WAIT),
+        cpu(first).is_some_and(|time| time >= HELD),
         outcome.fault("the first thread did not wait for a CPU", [first])
     );
     ensure!(
-        cpu(second).is_none_or(|time| time < WAIT) && second.cpu_held_by != Some(holder),
+        cpu(second).is_none_or(|time| time < HELD) && second.cpu_held_by != Some(hog.pid()),
         outcome.fault("the second thread has the first one's times", [second])
     );
     Ok(())

@@ -1,12 +1,10 @@
 //! Processes that choose their CPU, and one that keeps it to itself.
 
-use std::{
-    io,
-    time::{Duration, Instant},
-};
+use std::{io, os::fd::AsFd as _};
 
 use anyhow::{Result, ensure};
 use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sched::{CpuSet, sched_setaffinity},
     unistd::Pid,
 };
@@ -19,15 +17,20 @@ pub(crate) fn pin(cpu: usize) -> Result<u64> {
     Ok(0)
 }
 
-/// Keeps that CPU from everybody else for a while: a real-time task that never sleeps.
-pub(super) fn hog(cpu: usize, time: Duration) -> Result<u64> {
+/// Keeps that CPU from everybody else until the next command comes: a real-time task that never sleeps.
+pub(super) fn hog(cpu: usize) -> Result<u64> {
     pin(cpu)?;
     first()?;
-    let end = Instant::now() + time;
-    while Instant::now() < end {
-        std::hint::spin_loop();
-    }
+    let commands = io::stdin();
+    let mut next = [PollFd::new(commands.as_fd(), PollFlags::POLLIN)];
+    let ended = loop {
+        match poll(&mut next, PollTimeout::ZERO) {
+            Ok(0) => std::hint::spin_loop(),
+            ended => break ended,
+        }
+    };
     schedule(libc::SCHED_OTHER, 0)?;
+    ended?;
     Ok(0)
 }
 

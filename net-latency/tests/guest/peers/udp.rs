@@ -95,10 +95,6 @@ impl Udp {
                 }
                 Ok(0)
             }
-            ["send-after", ms, len] => {
-                sleep(Duration::from_millis(ms.parse()?));
-                Ok(self.socket()?.send(&vec![b'u'; len.parse()?])? as u64)
-            }
             ["send-many", count, len] => self.send_many(count.parse()?, len.parse()?),
             ["send-more", len] => self.send_flagged(len.parse()?, libc::MSG_MORE),
             ["peek"] => self.receive(libc::MSG_PEEK).map(|len| len as u64),

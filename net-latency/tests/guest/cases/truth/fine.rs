@@ -17,14 +17,14 @@ pub(crate) const THEME: Theme = Theme {
     arguments: &["--stages", "fine"],
     scenarios: &[
         Scenario { name: "reader_sleeps", play: || pause(readers::slow_reader()?, WAIT, 49) },
-        Scenario { name: "reader_needs_a_cpu", play: || pause(readers::held_up_reader()?, CPU, 19) },
+        Scenario { name: "reader_needs_a_cpu", play: || pause(readers::held_up_reader()?, CPU, 49) },
         Scenario { name: "reader_sleeps_then_reads", play: || pause(io::taken("read")?, WAIT, 99) },
         Scenario { name: "reader_sleeps_then_splices", play: || pause(io::taken("splice")?, WAIT, 99) },
         Scenario { name: "reader_sleeps_then_maps", play: || pause(io::taken("zerocopy")?, WAIT, 99) },
         Scenario { name: "reader_sleeps_then_submits", play: || pause(io::taken("ring")?, WAIT, 99) },
         Scenario { name: "reader_waits_for_all", play: || known(io::taken_while_waiting()?) },
         Scenario { name: "reader_of_datagrams_sleeps", play: || pause(udp::slow_reader()?, WAIT, 99) },
-        Scenario { name: "reader_of_datagrams_needs_a_cpu", play: || pause(udp::held_up_reader()?, CPU, 19) },
+        Scenario { name: "reader_of_datagrams_needs_a_cpu", play: || pause(udp::held_up_reader()?, CPU, 49) },
         Scenario { name: "bytes_are_missing", play: || known(missing()?) },
     ],
 };

@@ -66,9 +66,8 @@ pub(super) fn slow_reader() -> Result<Check> {
 /// A reader that waits for its CPU takes its bytes late, which is tcp-app's and no other stage's.
 pub(super) fn held_up_reader() -> Result<Check> {
     const ROUNDS: usize = 5;
-    /// Until the other one has the CPU, and how long it keeps it from then on at least.
-    const BEFORE: Duration = Duration::from_millis(20);
-    const AFTER: Duration = Duration::from_millis(20);
+    /// How long the other one keeps the CPU, once the bytes are there.
+    const AFTER: Duration = Duration::from_millis(50);
 
     let path = Path::loopback(V4)?;
     let mut pair = Pair::connect(&path)?;
@@ -76,9 +75,8 @@ pub(super) fn held_up_reader() -> Result<Check> {
     pair.client.ask("pin 0")?;
     pair.server.ask("pin 1")?;
     for _ in 0..ROUNDS {
-        let (settle, kept) = (Duration::from_millis(100), 2 * (BEFORE + AFTER));
-        let writes = format!("write-after {} 200", BEFORE.as_millis());
-        pair.server.held_up("read 200 200 0", settle, (&mut pair.client, &writes), (&mut hog, kept))?;
+        let write = || pair.client.ask("write 200").map(drop);
+        pair.server.held_up("read 200 200 0", Duration::from_millis(100), (&mut hog, AFTER), write)?;
     }
     Ok(Box::new(move |evidence| {
         let outcome = evidence.outcome;

@@ -170,17 +170,15 @@ pub(super) fn slow_reader() -> Result<Check> {
 /// A reader that waits for the CPU that another process has.
 pub(super) fn held_up_reader() -> Result<Check> {
     const ROUNDS: usize = 5;
-    /// Until the other one has the CPU.
-    const BEFORE_MS: u64 = 20;
+    /// How long the other one keeps the CPU from then on.
+    const AFTER: Duration = Duration::from_millis(50);
     let mut two = Two::connected(&Path::loopback(Version::V4)?)?;
     let mut hog = Peer::spawn(b"nl-hog")?;
     two.sender.ask("pin 0")?;
     two.receiver.ask("pin 1")?;
     for _ in 0..ROUNDS {
-        // A busy machine takes the emulated CPU away for tens of milliseconds.
-        let (settle, kept) = (Duration::from_millis(100), Duration::from_millis(10 * BEFORE_MS));
-        let writes = format!("udp send-after {BEFORE_MS} 200");
-        two.receiver.held_up("udp receive 1", settle, (&mut two.sender, &writes), (&mut hog, kept))?;
+        let send = || two.sender.ask("udp send 1 200").map(drop);
+        two.receiver.held_up("udp receive 1", Duration::from_millis(100), (&mut hog, AFTER), send)?;
     }
     Ok(Box::new(move |evidence| {
         two.expect(evidence, ROUNDS, 200)?;
