@@ -485,7 +485,8 @@ impl Run {
         let mut world = World::new(history.kernel, history.seed, history.is_shuffled);
         let processes = Processes::new(&mut world, history.filter);
         world.truth.is_filtered = history.filter != Filter::Off;
-        world.truth.evicts_unseen = history.entries != usize::MAX && !history.kernel.shows_tcp_drops;
+        world.truth.evicts = history.entries != usize::MAX;
+        world.truth.are_drops_seen = history.kernel.shows_tcp_drops;
         Machine::with(|machine| {
             machine.entries = history.entries;
             machine.settings.control = u32::from(history.control);
@@ -523,7 +524,8 @@ impl Run {
             run.connect(number);
         }
         if history.steps.iter().any(|step| matches!(step, Step::Out(_))) {
-            let ends = [0, 1].map(|number: usize| (run.connections[number].sk, number));
+            let ends =
+                [0, 1].map(|number: usize| [run.connections[number].sk, run.connections[number].whole]);
             // A packet in no slot does not wait for fine stages.
             run.world.truth.out.is_limited = history.entries != usize::MAX
                 || history.fine && history.full

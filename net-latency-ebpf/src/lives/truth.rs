@@ -24,8 +24,9 @@ pub(super) enum Hook {
     Taken,
     Udp,
     Consumed,
-    /// A task writes; about a socket.
+    /// A task writes to TCP or MPTCP, or begins a datagram; about a socket.
     Written,
+    Begun,
     /// A transport lets a packet go; about one on its way out, as the next two.
     Sent,
     IpOut,
@@ -139,8 +140,10 @@ pub(super) struct Truth {
     pub(super) udp: Udp,
     /// Whether processes are filtered.
     pub(super) is_filtered: bool,
-    /// Whether segments may be evicted, and copies of them are dropped where no hook sees it.
-    pub(super) evicts_unseen: bool,
+    /// Whether segments may be evicted.
+    pub(super) evicts: bool,
+    /// Whether a hook sees what TCP drops.
+    pub(super) are_drops_seen: bool,
     /// What threads did that may read.
     pub(super) scheduled: Scheduled,
     /// What went out.
@@ -212,6 +215,8 @@ impl Truth {
             .reads
             .iter()
             .filter(|read| read.connection == connection && read.start < end && start < read.end);
+        let lender = self.call_at(transport).map(|call| call.about);
+        let lender_stays = reads.clone().any(|read| Some(read.packet) == lender);
         let mut of_first = None;
         for read in reads {
             if (read.start..read.end).contains(&start) {
@@ -223,8 +228,8 @@ impl Truth {
                 // docs/accuracy.md: a copy that comes while the first one waits untraced lends it its times.
                 continue;
             }
-            if self.evicts_unseen && self.has_copies_of(connection) {
-                // And so does a copy of an evicted one, before Linux 5.18.
+            if self.evicts && (!self.are_drops_seen || lender_stays) && self.has_copies_of(connection) {
+                // And so does a copy of an evicted one, before Linux 5.18, or if it has newer bytes.
                 continue;
             }
             if is_known && (packet.start > start || packet.start + u64::from(packet.len) < end) {
@@ -274,8 +279,8 @@ impl Truth {
 
     /// A call that writes is seen, if there was room for what it writes.
     pub(super) fn sends(&mut self, call: usize) {
-        let Call { ids, result, .. } = self.calls[call];
-        if result.is_none() {
+        let Call { ids, result, is_skipped, .. } = self.calls[call];
+        if result.is_none() && !is_skipped {
             self.scheduled.note(ids as u32, What::Asked, call);
         }
     }

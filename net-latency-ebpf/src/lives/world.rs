@@ -350,8 +350,8 @@ impl World {
     ) -> usize {
         let (from, ids, cpu) = Machine::with(|machine| (machine.clock, machine.ids, machine.cpu));
         // The kernel skips a kprobe that is hit while another one runs on its CPU (`kprobe_ftrace_handler`); tracepoints it does not.
-        let is_kprobe =
-            !self.kernel.is_direct && matches!(hook, Hook::Ip | Hook::Tcp | Hook::Udp | Hook::Forwarded);
+        let is_kprobe = !self.kernel.is_direct
+            && matches!(hook, Hook::Ip | Hook::Tcp | Hook::Udp | Hook::Forwarded | Hook::Written);
         let is_skipped = is_kprobe && self.skips != 0 && self.choice.one_in(self.skips);
         let result = if is_skipped { Ok(()) } else { program() };
         if let Err(counter) = result {

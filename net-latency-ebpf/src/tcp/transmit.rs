@@ -164,16 +164,23 @@ pub(super) fn append<M: Memory>(
         return insert(socket, start, &new);
     }
     insert(socket, start, &new)?;
-    if write.has_next.get() == 0 {
-        write.link(start);
+    let next = if write.has_next.get() == 0 {
+        write.link(start)
     } else {
         let last = WriteKey::new(socket.address(), connection.last_write.get());
         let last = WRITES.get_ptr(&last).ok_or(Counter::StampLost)?;
         // SAFETY: entries stay mapped while a program runs; the socket's lock keeps others away.
-        unsafe { (*last).link(start) };
-    }
+        unsafe { (*last).link(start) }
+    };
     connection.last_write.set(start);
-    Ok(())
+    if next == start {
+        return Ok(());
+    }
+    connection.several_writers.set(1);
+    // In the same place, since the stack is short.
+    new.set(0, Task::UNKNOWN, start);
+    new.link(start);
+    insert(socket, next, &new)
 }
 
 #[inline(always)]

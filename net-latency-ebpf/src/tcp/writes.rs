@@ -4,7 +4,7 @@ use net_latency_common::hook_key;
 
 use crate::{
     bpf::{LruHashMap, entry::Field, map},
-    kernel::task::Task,
+    kernel::{sequence::before, task::Task},
     skips,
 };
 
@@ -91,10 +91,14 @@ impl Write {
         WRITES.remove(key).is_ok()
     }
 
-    /// The call that begins with `start` follows this one.
+    /// The call that begins with `start` follows this one, or one that was not seen, if this one's bytes end before. Where the next one
+    /// begins.
     #[inline(always)]
-    pub(super) fn link(&self, start: u32) {
-        self.next.set(start);
+    pub(super) fn link(&self, start: u32) -> u32 {
+        if !before(self.next.get(), start) {
+            self.next.set(start);
+        }
         self.has_next.set(1);
+        self.next.get()
     }
 }

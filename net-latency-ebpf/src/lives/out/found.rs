@@ -279,3 +279,19 @@ fn what_is_cut_up_on_its_way_out_says_nothing_of_what_comes_in() {
         History { seed, wanted, control: true, fine: true, ..History::of(&steps) }.expect_true();
     }
 }
+
+/// Bytes of a call that was not seen, between those of two others, had the time and the writer of the first: MPTCP gives its subflow the
+/// bytes of two calls at once, or the kernel skips the program of a call.
+#[test]
+fn what_an_unseen_call_wrote_is_not_of_the_one_before() {
+    let written =
+        |task, size| tcp(Write { task, socket: 1, size, copied: 12, waits: false, sends: 0, way: SOFTIRQ });
+    let push = tcp(Push { who: Who::Softirq, socket: 1, sends: 1, cuts: false, way: SOFTIRQ });
+    let steps = [written(0, 2), written(1, 10), written(0, 12), push, push, push];
+    for seed in 1..400 {
+        History { seed, multipath: true, ..History::of(&steps) }.expect_true();
+        let plain = History::of(&steps);
+        let kernel = Kernel { is_direct: false, ..plain.kernel };
+        History { seed, kernel, skips: 2, ..plain }.expect_true();
+    }
+}

@@ -8,6 +8,7 @@ mod check;
 mod device;
 mod found;
 mod held;
+mod multipath;
 mod tcp;
 mod truth;
 mod udp;
@@ -249,8 +250,8 @@ fn renumber(world: &World, piece: Skb, by: u32) {
 }
 
 impl Out {
-    /// Senders, the first two of which are ends of connections that receive.
-    pub(super) fn new(world: &mut World, ends: [(u64, usize); 2]) -> Self {
+    /// Senders, the first two of which are ends of connections that receive: their sockets, and MPTCP's that they are subflows of, if any.
+    pub(super) fn new(world: &mut World, ends: [[u64; 2]; 2]) -> Self {
         let tunnel = world.net(2);
         let tasks = [0, 1, world.second_thread()];
         let mut out = Self {

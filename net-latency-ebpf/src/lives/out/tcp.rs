@@ -14,6 +14,7 @@ use super::{
     },
     Fate, Out, Way, Who,
     held::{self, First, MSS},
+    multipath::Whole,
     truth::{Packet, Source, Write},
 };
 use crate::{bpf::host::memory, kernel::memory::Number};
@@ -87,21 +88,25 @@ struct Segment {
 pub(super) struct Sender {
     flow: Flow,
     pub(super) sk: u64,
+    /// The socket of MPTCP that is written to in its place, and has no other subflow.
+    pub(super) whole: Option<Whole>,
     /// Which life of which socket it is, told from all others.
-    life: usize,
+    pub(super) life: usize,
     /// Which connection of those that receive is its other half.
     pub(super) receives: Option<usize>,
     state: State,
     first: u32,
-    written: u64,
+    pub(super) written: u64,
     /// `snd_nxt`, as a position.
     sent: u64,
     acked: u64,
     queue: VecDeque<Segment>,
-    users: Vec<u64>,
+    pub(super) users: Vec<u64>,
     has_resent: bool,
     /// Whether more than one call may have been at work at a time.
-    is_mixed: bool,
+    pub(super) is_mixed: bool,
+    /// Whether a call has written less than it was to.
+    ended_short: bool,
     rtt: u32,
     dsacks: u32,
     clock: held::Clock,
@@ -230,10 +235,10 @@ fn flow(number: usize) -> Flow {
 
 /// Senders: of two connections that receive as well, one that is open, and one that is not connected yet. Some of the first ones have
 /// bytes that were written before tracing began.
-pub(super) fn senders(world: &mut World, ends: [(u64, usize); 2]) -> Vec<Sender> {
+pub(super) fn senders(world: &mut World, ends: [[u64; 2]; 2]) -> Vec<Sender> {
     let mut senders = Vec::new();
-    for (number, (sk, connection)) in ends.into_iter().enumerate() {
-        let of = &world.truth.connections[connection];
+    for (number, [sk, whole]) in ends.into_iter().enumerate() {
+        let of = &world.truth.connections[number];
         let mut flow = Flow {
             is_v6: number == 1,
             addresses: [of.remote, of.local],
@@ -244,7 +249,9 @@ pub(super) fn senders(world: &mut World, ends: [(u64, usize); 2]) -> Vec<Sender>
         // What lines show has zeroes behind an IPv4 address.
         flow.net = world.nets.iter().position(|net| net.inode == of.netns).unwrap_or(0);
         let first = world.first_number();
-        senders.push(Sender::new(flow, sk, number, Some(number), State::Open, first));
+        let sender = Sender::new(flow, sk, number, Some(number), State::Open, first);
+        let whole = (whole != 0).then(|| Whole::new(world, whole));
+        senders.push(Sender { whole, ..sender });
     }
     for number in 2..4 {
         let flow = flow(number);
@@ -285,6 +292,7 @@ impl Sender {
         Self {
             flow,
             sk,
+            whole: None,
             life,
             receives,
             state,
@@ -296,6 +304,7 @@ impl Sender {
             users: Vec::new(),
             has_resent: false,
             is_mixed: false,
+            ended_short: false,
             rtt: 0,
             dsacks: 0,
             clock: held::Clock::default(),
@@ -308,7 +317,7 @@ impl Sender {
     }
 
     /// Shows what hooks read of the socket.
-    fn update(&self, world: &World) {
+    pub(super) fn update(&self, world: &World) {
         let offsets = world.offsets;
         world.put(self.sk, offsets.tcp_sock_write_seq, self.seq(self.written));
         world.put(self.sk, offsets.tcp_sock_snd_nxt, self.seq(self.sent));
@@ -319,7 +328,7 @@ impl Sender {
     }
 
     /// `tcp_skb_entail`, `skb_add_data_nocache`: to the last skb that was not sent, as far as there is room in it.
-    fn append(&mut self, world: &mut World, len: u64) {
+    pub(super) fn append(&mut self, world: &mut World, len: u64) {
         let end = self.written + len;
         while self.written < end {
             let room = match self.queue.back() {
@@ -403,10 +412,14 @@ impl Out {
                 if sender.state == State::Open {
                     // Another call waits, and may take the lock before this one is through.
                     let life = sender.life;
-                    sender.is_mixed |= self.calls.iter().flatten().any(|call| call.life == life);
+                    sender.is_mixed |=
+                        sender.whole.is_none() && self.calls.iter().flatten().any(|call| call.life == life);
                     self.calls[t] = Some(InCall { socket: s, life, left: size, call });
                     self.go_on(world, t, copied, waits);
                     self.push(world, s, sends, false, way);
+                } else {
+                    // `EPIPE`.
+                    sender.ended_short = true;
                 }
                 self.unlock(world, s);
             }
@@ -420,14 +433,15 @@ impl Out {
                     self.go_on(world, t, copied, waits);
                     self.push(world, call.socket, sends, false, way);
                 } else {
-                    // `EPIPE`.
                     self.calls[t] = None;
+                    self.senders[call.socket].ended_short = true;
                 }
                 self.unlock(world, call.socket);
             }
             Step::Push { who, socket, sends, cuts, way } => {
                 let s = usize::from(socket) % self.senders.len();
                 if self.lock(world, s, who) {
+                    self.push_whole(world, s, who == Who::Softirq);
                     self.push(world, s, sends, cuts, way);
                     self.unlock(world, s);
                 }
@@ -530,16 +544,27 @@ impl Out {
         world.put(sender.sk, world.offsets.sock_sk_lock_owned, u32::from(owner.is_some()));
     }
 
-    /// `tcp_sendmsg_locked` begins.
+    /// `tcp_sendmsg_locked` or `mptcp_sendmsg` begins.
     fn written(&mut self, world: &mut World, s: usize, size: u64) -> usize {
-        let Sender { sk, life, .. } = self.senders[s];
+        let Sender { sk, life, ended_short, .. } = self.senders[s];
         let pending = self.calls.iter().flatten().filter(|call| call.life == life).count();
         world.put(sk, world.offsets.sock_sk_write_pending, pending as u32);
-        let call =
-            hook!(world, Hook::Written, s, tcp::transmit::written(sock(sk), Number::new(size as *const u8)));
-        let ids = world.truth.calls[call].ids;
+        // docs/accuracy.md: what follows a call that has written less than it was to is taken for that one's, if its own is not seen.
+        let skips = world.skips;
+        world.skips = if pending != 0 || ended_short { 0 } else { skips };
+        let whole = self.senders[s].whole.as_ref().map(|whole| whole.sk);
+        let size = Number::new(size as *const u8);
+        let call = match whole {
+            Some(whole) => hook!(world, Hook::Written, s, tcp::multipath::calls(sock(whole), size)),
+            None => hook!(world, Hook::Written, s, tcp::transmit::written(sock(sk), size)),
+        };
+        world.skips = skips;
+        let Call { ids, is_skipped, .. } = world.truth.calls[call];
         world.truth.sends(call);
-        self.senders[s].users.push(ids);
+        let sender = &mut self.senders[s];
+        // MPTCP's is the subflow's when that gets some of its bytes.
+        sender.users.extend((!is_skipped && whole.is_none()).then_some(ids));
+        sender.is_mixed |= is_skipped;
         call
     }
 
@@ -548,14 +573,26 @@ impl Out {
         let Some(mut call) = self.calls[t].take() else { return };
         let sender = &mut self.senders[call.socket];
         let copied = call.left.min(u64::from(copied) * UNIT);
-        let start = sender.written;
-        sender.append(world, copied);
-        sender.update(world);
-        note!(world, "  call {} writes {start} to {}", call.call, sender.written);
-        world.truth.out.writes.push(Write { socket: call.life, start, end: sender.written, call: call.call });
+        if let Some(whole) = &mut sender.whole {
+            whole.write(world, copied, call.call);
+            self.push_whole(world, call.socket, false);
+        } else {
+            let start = sender.written;
+            sender.append(world, copied);
+            sender.update(world);
+            note!(world, "  call {} writes {start} to {}", call.call, sender.written);
+            world.truth.out.writes.push(Write {
+                socket: call.life,
+                start,
+                end: sender.written,
+                call: call.call,
+            });
+        }
         call.left -= copied;
         if waits && call.left != 0 {
             self.calls[t] = Some(call);
+        } else {
+            self.senders[call.socket].ended_short |= call.left != 0;
         }
     }
 
@@ -821,6 +858,7 @@ impl Out {
         sender.update(world);
         if let Some(call) = call {
             let life = sender.life;
+            sender.ended_short = !waits && data < size;
             if waits {
                 // For the other end. That the first bytes are this call's shows if it sends them itself.
                 sender.is_mixed |= data == 0;
@@ -896,6 +934,7 @@ impl Out {
         let life = sender.life;
         sender.free_queue(world, u64::MAX);
         sender.sk = 0;
+        sender.whole = None;
         world.truth.out.goes_on(Source::Socket(life), None);
         for call in &mut self.calls {
             if call.is_some_and(|call| call.life == life) {

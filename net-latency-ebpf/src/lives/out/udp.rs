@@ -182,7 +182,7 @@ impl Out {
             }
             return;
         }
-        let call = hook!(world, Hook::Written, number, udp::written(sock(sk)));
+        let call = hook!(world, Hook::Begun, number, udp::written(sock(sk)));
         if corked.is_none() {
             world.truth.sends(call);
             // What the thread sent before is not followed any more.
