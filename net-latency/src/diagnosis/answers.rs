@@ -465,6 +465,12 @@ impl Answers {
     pub(super) fn sum_of(&self, item: Item) -> u64 {
         self.sums_ns[item as usize]
     }
+
+    /// What an answer takes on average, and a part of it.
+    pub(super) fn mean_ns(&self, item: Item) -> (u64, u64) {
+        let count = self.count().max(1);
+        (self.sum_ns / count, self.sum_of(item) / count)
+    }
 }
 
 #[cfg(test)]

@@ -101,6 +101,8 @@ pub(super) struct OfAnswers {
     pub(super) count: u64,
     /// Those that took long where the finding says.
     pub(super) slow: Slow,
+    /// What one takes of all, and how much of that is the finding's, ns: the mean.
+    pub(super) mean_ns: (u64, u64),
     /// Whether the service gets them, and does not give them.
     pub(super) is_client: bool,
 }
@@ -111,8 +113,13 @@ impl OfAnswers {
         self.slow.count * 10 >= self.count * 9
     }
 
-    /// What a slow one takes, and how much of that is the finding's, ns: the mean.
-    pub(super) fn each_ns(&self) -> (u64, u64) {
+    /// What one takes of those that it is told about, and how much of that is the finding's, ns: the mean.
+    pub(super) fn told_ns(&self) -> (u64, u64) {
+        if self.is_each() { self.mean_ns } else { self.slow_ns() }
+    }
+
+    /// The same of a slow one.
+    pub(super) fn slow_ns(&self) -> (u64, u64) {
         let count = self.slow.count.max(1);
         (self.slow.total_ns / count, self.slow.part_ns / count)
     }

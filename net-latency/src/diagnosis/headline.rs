@@ -77,7 +77,7 @@ fn of_fault(finding: &Finding, others: usize, threshold_ns: u64) -> Vec<String> 
     if let Some(answers) = &finding.answers {
         let (name, said) = (name(who), said(answers, finding.within));
         let (confidence, port) = (finding.confidence.name(), who.port);
-        let short = format!("{brief}, {}", Human(answers.each_ns().1));
+        let short = format!("{brief}, {}", Human(answers.told_ns().1));
         return vec![
             format!(
                 "{slow}: {name}, {} port {port}: {said}, confidence {confidence}{others}",
@@ -123,7 +123,7 @@ fn of_fault(finding: &Finding, others: usize, threshold_ns: u64) -> Vec<String> 
 
 /// How long answers take, and why.
 fn said(answers: &OfAnswers, within: &str) -> String {
-    let (total, part) = answers.each_ns();
+    let (total, part) = answers.told_ns();
     let (total, part) = (Human(total), Human(part));
     let gets = if answers.is_client { " that it gets" } else { "" };
     if answers.is_each() {

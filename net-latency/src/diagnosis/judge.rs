@@ -127,6 +127,7 @@ impl<'a> Judge<'a> {
         let answers = suspect.slow.map(|slow| OfAnswers {
             count: suspect.times.count(),
             slow,
+            mean_ns: service.answers.mean_ns(suspect.item),
             is_client: service.is_client,
         });
         Finding {

@@ -223,10 +223,12 @@ pub(super) fn worked(service: &Service, model: &Model) -> Option<Worked> {
         return None;
     }
     let count = service.answers.count();
-    let service_ns = service.answers.sum_of(Item::Service) / count;
     let did = &service.did;
     if did.known >= LEAST_ANSWERS && did.is_of_most() {
-        let [on_ns, waited_ns] = [did.on_ns, did.waited_ns].map(|sum| sum / did.known);
+        let [on_ns, waited_ns, slept_ns] =
+            [did.on_ns, did.waited_ns, did.slept_ns].map(|sum| sum / did.known);
+        // Of those alone: the others may be longer ones.
+        let service_ns = on_ns.saturating_add(waited_ns).saturating_add(slept_ns);
         return Some(Worked { on_ns, waited_ns, service_ns, is_of_answers: true });
     }
     let ran = model.machine.ran.get(&service.processes().pid()?)?;
@@ -236,6 +238,7 @@ pub(super) fn worked(service: &Service, model: &Model) -> Option<Worked> {
         return None;
     }
     let [on_ns, waited_ns] = [ran.on_ns, ran.waited_ns].map(|sum| sum / count);
+    let service_ns = service.answers.sum_of(Item::Service) / count;
     Some(Worked { on_ns, waited_ns, service_ns, is_of_answers: false })
 }
 

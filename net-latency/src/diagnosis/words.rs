@@ -231,7 +231,7 @@ pub(super) fn within(cause: Cause, item: Item) -> &'static str {
 
 pub(super) fn application(is_slow_elsewhere: bool) -> String {
     let rest =
-        if is_slow_elsewhere { "that is most of the time" } else { "the path of the packets is normal" };
+        if is_slow_elsewhere { "no other part takes as long" } else { "the path of the packets is normal" };
     format!("the process takes this long from reading a request to writing the answer; {rest}")
 }
 

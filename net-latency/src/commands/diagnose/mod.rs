@@ -69,10 +69,11 @@ async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Durat
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let mut selected = Selected::hold(&config.filter, false)?;
     let mut sink = Sink::open(None, b"")?;
+    // Before packets count, as it ends after that, so that neither takes part of their time.
+    let queues = Queues::start(config, tracing);
     let tracer = Tracer::start(&config.filter, tracing, false, config.quiet)?;
     selected.are_there()?;
     sink.begin();
-    let queues = Queues::start(config, tracing);
     let names = Names::default();
     let later = Later { reads_names: true, runs_program: queues.is_some(), ..Later::default() };
     privileges::give_up(&later, || tracer.losses().is_ok())?;
@@ -191,7 +192,8 @@ impl Live {
         self.sensors.look_at_cpus(self.summary.packets());
         self.sensors.look(self.model.processes(), monotonic_ns());
         let mut machine = self.sensors.since(&self.began);
-        read_queues(&mut self.queues, &mut self.model, &LazyClock::new(Clock::sample))?;
+        let mut losses = self.tracer.detach()?;
+        self.drain(usize::MAX)?;
         match self.queues.take() {
             Some(queues) => {
                 let (listening, is_whole, drops) = queues.finish()?;
@@ -204,8 +206,6 @@ impl Live {
             None => machine.miss("accept queues, handshakes and drops (they were not traced)"),
         }
         self.model.set_machine(machine);
-        let mut losses = self.tracer.detach()?;
-        self.drain(usize::MAX)?;
         self.model.ask(tasks::name, Allowed::of);
         self.model.finish();
         self.summary.finish();

@@ -359,3 +359,17 @@ fn answers_of_connections_without_a_next_request_count_in_the_last_seconds() {
     let told = recent.headline(None).texts[0].clone();
     assert!(told.starts_with("Slow: orders, PID 101, tcp port 8001: each answer takes 30."), "{told}");
 }
+
+#[test]
+fn what_each_answer_takes_is_the_mean_of_all() {
+    let slow = Times { service: 40 * MS, ..USUAL };
+    let mut traffic = Traffic::default();
+    for (count, times) in [(95, slow), (5, USUAL)] {
+        traffic.server(ORDERS, count, times, times);
+    }
+    let said = shown(&judge(&traffic.model(), None));
+    let after =
+        |what: &str| said.split(what).nth(1).and_then(|rest| rest.split([',', '=']).next().map(str::trim));
+    let each = after("each answer takes ");
+    assert!(each.is_some() && each == after("an answer on average: "), "{said}");
+}
