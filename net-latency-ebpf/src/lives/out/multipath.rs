@@ -67,8 +67,10 @@ impl Out {
                 whole.given
             };
             let left = whole.written - from;
-            let len =
-                if world.choice.one_in(2) { left } else { u64::from(world.choice.below(left as u32 + 1)) };
+            let its = whole.writes.iter().find(|(_, end, _)| from < *end);
+            let of_call = its.map_or(left, |(_, end, _)| end - from);
+            let some = u64::from(world.choice.below(left as u32 + 1));
+            let len = world.choice.of(&[left, of_call, some]);
             if len != 0 {
                 self.senders[s].give(world, s, from, len);
             }
