@@ -165,7 +165,8 @@ pub(super) fn may_run(allowed: Allowed) -> String {
 pub(super) fn held_for(counts: &[u64; Held::ALL.len()], all: u64) -> Option<String> {
     let known = Held::ALL.into_iter().zip(counts).filter(|(_, count)| **count > 0);
     let known: Vec<_> = known.map(|(held, count)| format!("{count} by {}", held_name(held))).collect();
-    (!known.is_empty()).then(|| format!("TCP held back {all} packets for that long: {}", known.join(", ")))
+    (!known.is_empty())
+        .then(|| format!("TCP held back {} for that long: {}", counted(all, "packet"), known.join(", ")))
 }
 
 /// The cause in a few words, to follow the service's name.

@@ -21,7 +21,7 @@ use chrono::{DateTime, FixedOffset, Offset as _, Utc};
 use flate2::Crc;
 use serde::{Deserialize, Serialize};
 
-use crate::escape::bounded;
+use crate::{escape::bounded, message::counted};
 
 use super::block::{Block, HEAD, Rows};
 
@@ -88,7 +88,8 @@ impl Head {
         let arguments = bounded(arguments.join(" ").as_bytes());
         let offset = FixedOffset::east_opt(*offset_s).unwrap_or(Utc.fix());
         let time = DateTime::from_timestamp_nanos(*wall_ns).with_timezone(&offset).format("%F %T %:z");
-        let lost = if *lost > 0 { format!("; {lost} packets were lost before") } else { String::new() };
+        let lost =
+            if *lost > 0 { format!("; {} lost before", counted(*lost, "packet")) } else { String::new() };
         format!(
             "recorded on {host}, Linux {kernel}, at {time} for {reason}, by net-latency {program} {arguments}{lost}"
         )

@@ -9,7 +9,7 @@ use crate::{
     diagnosis::Dropped,
     error::Failure,
     kernel::{self, symbols::Opened},
-    message::tell,
+    message::{counted, tell},
     packet::event::Protocol,
     probes::{
         attach::{self, Probes, Request},
@@ -171,7 +171,7 @@ impl Tracing {
         let lost = lost(&self.counters()?);
         let new = lost - std::mem::replace(&mut self.lost, lost);
         if new > 0 && !self.is_quiet {
-            tell(format_args!("{new} connections lost just now: a filter helps"));
+            tell(format_args!("{} lost just now: a filter helps", counted(new, "connection")));
         }
         Ok(())
     }

@@ -76,9 +76,7 @@ pub(super) fn write(tree: &Tree, functions: &Functions, options: Options, out: &
         }
         out.push(b'\n');
     });
-    if tree.cut > 0 {
-        writeln!(out, "# {} more calls inside this one", tree.cut).expect("memory can be written");
-    }
+    tree.write_cut(out);
 }
 
 /// A column with a time, or without.

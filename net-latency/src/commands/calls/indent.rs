@@ -30,9 +30,7 @@ impl Indent {
             Step::Enter(call) => self.line(call, false, functions, options, out),
             Step::Leave(call) => self.line(call, true, functions, options, out),
         });
-        if tree.cut > 0 {
-            writeln!(out, "# {} more calls inside this one", tree.cut).expect("memory can be written");
-        }
+        tree.write_cut(out);
     }
 
     fn line(

@@ -1,8 +1,10 @@
 //! Putting calls together: a call is recorded when it returns, so after all that are within it.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, io::Write as _};
 
 use net_latency_common::CallRecord;
+
+use crate::message::counted;
 
 /// Calls of one tree that are kept. What an outermost call calls beyond is counted.
 const MOST_OF_TREE: usize = 4096;
@@ -24,6 +26,14 @@ impl Tree {
     /// How long the outermost call took, if it is there.
     pub(super) fn duration_ns(&self) -> Option<u64> {
         self.calls.first().filter(|_| self.has_root).map(duration_ns)
+    }
+
+    /// Appends how many calls are not kept, if any.
+    pub(super) fn write_cut(&self, out: &mut Vec<u8>) {
+        if self.cut > 0 {
+            writeln!(out, "# {} inside this one", counted(self.cut, "more call"))
+                .expect("memory can be written");
+        }
     }
 }
 

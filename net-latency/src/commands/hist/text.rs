@@ -46,11 +46,8 @@ fn write_head(page: &Page, out: &mut Vec<u8>) {
     let part = if page.is_whole { ", whole run" } else { "" };
     line(out, format_args!("{part}: {} in, {packets_out} out", counted(packets_in, "packet")));
     if page.uncounted > 0 {
-        let uncounted = page.uncounted;
-        line(
-            out,
-            format_args!("Not in it: {uncounted} packets whose group found no room: more --buckets helps"),
-        );
+        let uncounted = counted(page.uncounted, "packet");
+        line(out, format_args!("Not in it: {uncounted} whose group found no room: more --buckets helps"));
     }
     if packets_in + packets_out > 0 {
         line(out, format_args!("Times are the upper ends of their buckets: at most 12.5 % too long"));

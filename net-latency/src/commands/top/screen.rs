@@ -248,13 +248,13 @@ fn notes(view: &View<'_>) -> (String, Ink) {
         notes.push(format!("{lost} LOST"));
     }
     let (processes, connections) = view.model.refused();
-    if processes > 0 {
-        notes.push(format!("{processes} packets not shown: this table has no room for more processes"));
-    }
-    if connections > 0 {
-        notes.push(format!(
-            "{connections} packets not shown: their process's table has no room for more connections"
-        ));
+    for (packets, why) in [
+        (processes, "this table has no room for more processes"),
+        (connections, "their process's table has no room for more connections"),
+    ] {
+        if packets > 0 {
+            notes.push(format!("{} not shown: {why}", counted(packets, "packet")));
+        }
     }
     notes.extend(kinds.iter().map(|loss| format!("{} {}", loss.count, loss.meaning)));
     notes.extend(view.status.unread.iter().cloned());
