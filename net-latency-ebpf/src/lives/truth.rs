@@ -215,8 +215,11 @@ impl Truth {
             .reads
             .iter()
             .filter(|read| read.connection == connection && read.start < end && start < read.end);
-        let lender = self.call_at(transport).map(|call| call.about);
-        let lender_stays = reads.clone().any(|read| Some(read.packet) == lender);
+        let its = reads.clone();
+        let lender_stays = || {
+            let lender = self.call_at(transport).filter(|call| call.hook == Hook::Tcp).map(|call| call.about);
+            its.clone().any(|read| Some(read.packet) == lender)
+        };
         let mut of_first = None;
         for read in reads {
             if (read.start..read.end).contains(&start) {
@@ -228,7 +231,7 @@ impl Truth {
                 // docs/accuracy.md: a copy that comes while the first one waits untraced lends it its times.
                 continue;
             }
-            if self.evicts && (!self.are_drops_seen || lender_stays) && self.has_copies_of(connection) {
+            if self.evicts && (!self.are_drops_seen || lender_stays()) && self.has_copies_of(connection) {
                 // And so does a copy of an evicted one, before Linux 5.18, or if it has newer bytes.
                 continue;
             }
