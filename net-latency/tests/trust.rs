@@ -140,6 +140,17 @@ fn what_fails_before_it_traces_leaves_the_output_as_it_was() {
     }
 }
 
+/// What else a command would trace does not say so too.
+#[test]
+fn who_may_not_trace_is_told_by_one_sentence() {
+    for name in ["stream", "journey", "calls", "connections", "hist", "diagnose"] {
+        let (_directory, mut command) = unprivileged();
+        let output = run(command.args((name != "stream").then_some(name)));
+        let said = said(&output);
+        assert_eq!((output.status.code(), said.lines().count()), (Some(3), 1), "{name}: {said}");
+    }
+}
+
 #[test]
 fn where_no_thread_can_be_made_one_sentence_says_so() {
     let (_directory, mut command) = unprivileged();

@@ -232,7 +232,7 @@ pub(super) fn within(cause: Cause, item: Item) -> &'static str {
 
 pub(super) fn application(is_slow_elsewhere: bool) -> String {
     let rest =
-        if is_slow_elsewhere { "no other part takes as long" } else { "the path of the packets is normal" };
+        if is_slow_elsewhere { "other parts take long too" } else { "the path of the packets is normal" };
     format!("the process takes this long from reading a request to writing the answer; {rest}")
 }
 

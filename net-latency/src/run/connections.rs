@@ -54,6 +54,11 @@ pub(crate) struct Tracing {
     is_quiet: bool,
 }
 
+/// What has begun beside packets. Where this kernel can't, that is said: `what` is not known then.
+pub(crate) fn or_say<T>(begun: Result<Option<T>, Failure>, what: &str) -> Option<T> {
+    begun.inspect_err(|failure| tell(format_args!("{what}: {failure}"))).ok().flatten()
+}
+
 impl Tracing {
     /// Attaches to this kernel, whose prerequisites were checked, and follows `most` connections at a time. On failure nothing stays attached.
     ///
@@ -115,22 +120,23 @@ impl Tracing {
         Self::start(&filter, backend, BESIDE_BYTES, most, also, is_quiet)
     }
 
-    /// Attaches beside packets, as [`Self::start_beside`], and begins, unless their filter asks for what connections don't have. Where
-    /// this kernel can't, that is said: `what` is not known then.
+    /// Attaches beside packets, as [`Self::start_beside`], and begins, unless their filter asks for what connections don't have.
+    ///
+    /// # Errors
+    /// As of [`Self::start_beside`].
     pub(crate) fn begin_beside(
         filter: &PacketFilter,
         backend: Backend,
         also: Also,
         is_quiet: bool,
-        what: &str,
-    ) -> Option<Self> {
+    ) -> Result<Option<Self>, Failure> {
         let is_udp = filter.protocol == Some(Protocol::Udp);
         if !filter.interfaces.is_empty() || filter.direction.is_some() || is_udp {
-            return None;
+            return Ok(None);
         }
-        let begin = |mut tracing: Self| tracing.begin().map(|()| tracing);
-        let begun = Self::start_beside(filter, backend, MOST_WATCHED, also, is_quiet).and_then(begin);
-        begun.inspect_err(|failure| tell(format_args!("{what}: {failure}"))).ok()
+        let mut tracing = Self::start_beside(filter, backend, MOST_WATCHED, also, is_quiet)?;
+        tracing.begin()?;
+        Ok(Some(tracing))
     }
 
     /// Passes over connections that met some of the hooks only, while others were being attached.

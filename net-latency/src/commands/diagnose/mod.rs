@@ -26,6 +26,7 @@ use crate::{
     },
     run::{
         beats::{Beat, Beats},
+        connections::or_say,
         ends::{Selected, Signals},
         pace::{self, BATCH, Every, TICK},
         privileges::{self, Later},
@@ -72,6 +73,7 @@ async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Durat
     // Before packets count, as it ends after that, so that neither takes part of their time.
     let queues = Queues::start(config, tracing);
     let tracer = Tracer::start(&config.filter, tracing, false, config.quiet)?;
+    let queues = or_say(queues, "accept queues, handshakes and drops are not looked at");
     selected.are_there()?;
     sink.begin();
     let names = Names::default();

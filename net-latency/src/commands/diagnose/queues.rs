@@ -22,12 +22,14 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Attaches and begins, unless the filter asks for what connections don't have. Nothing, which is said, where this kernel can't.
-    pub(super) fn start(config: &DiagnoseConfig, tracing: &TracingConfig) -> Option<Self> {
-        let what = "accept queues, handshakes and drops are not looked at";
+    /// Attaches and begins, unless the filter asks for what connections don't have.
+    ///
+    /// # Errors
+    /// If this kernel can't.
+    pub(super) fn start(config: &DiagnoseConfig, tracing: &TracingConfig) -> Result<Option<Self>, Failure> {
         let also = Also { first_bytes: true, established: true, drops: true };
-        let tracing = Tracing::begin_beside(&config.filter, tracing.backend, also, config.quiet, what)?;
-        Some(Self { tracing, known: Listening::default(), listeners: HashMap::new() })
+        let begun = Tracing::begin_beside(&config.filter, tracing.backend, also, config.quiet)?;
+        Ok(begun.map(|tracing| Self { tracing, known: Listening::default(), listeners: HashMap::new() }))
     }
 
     /// Reads what waits. `established` sees each client's connection that has been established.

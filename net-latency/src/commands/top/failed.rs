@@ -16,7 +16,7 @@ use crate::{
     packet::event::address,
     probes::connections::Told,
     request::{TopConfig, TracingConfig},
-    run::connections::{Also, Tracing},
+    run::connections::{Also, Tracing, or_say},
 };
 
 /// For how long one is shown, ns.
@@ -96,7 +96,7 @@ impl Watch {
     pub(super) fn start(config: &TopConfig, tracing: &TracingConfig) -> Option<Self> {
         let what = "connections that fail are not shown";
         let (filter, backend) = (&config.filter, tracing.backend);
-        Tracing::begin_beside(filter, backend, Also::default(), config.quiet, what).map(Self)
+        or_say(Tracing::begin_beside(filter, backend, Also::default(), config.quiet), what).map(Self)
     }
 
     /// Reads what waits.
