@@ -15,6 +15,7 @@ mod filter;
 mod fine;
 mod histogram;
 pub mod journey;
+mod offsets;
 mod place;
 mod record;
 pub mod tagged;
@@ -25,7 +26,7 @@ pub use call::{
     CallRecord, CallSettings, CallStack, LEVEL_HARDIRQ, LEVEL_NMI, LEVEL_SOFTIRQ, LEVEL_TASK, MAX_DEPTH,
     ReturnedCall, STACKS_MAP,
 };
-pub use config::{Offsets, PageBases, Settings};
+pub use config::{PageBases, Settings};
 pub use connection::{
     CONNECTION_CLIENT, CONNECTION_COOKIE, CONNECTION_COUNTERS_MAP, CONNECTION_FAST_OPEN,
     CONNECTION_LOCAL_FIRST, CONNECTION_MPTCP, CONNECTION_OPEN, CONNECTION_OVERFLOW, CONNECTION_PEER_FIRST,
@@ -50,6 +51,7 @@ pub use histogram::{
     TRAFFIC_KINDS, TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, bounds, bucket, cell, is_client, no_time, part_time,
     row, service_port, without_rest,
 };
+pub use offsets::{FIELDS, Field, Group, Lies, Offsets};
 pub use place::{Place, WORDS, words};
 pub use record::{
     AF_INET, AF_INET6, COMM_LEN, Direction, ETH_P_IP, ETH_P_IPV6, FLAG_AMBIGUOUS, FLAG_COALESCED,

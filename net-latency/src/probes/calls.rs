@@ -15,7 +15,7 @@ use aya::{
 };
 use net_latency_common::{
     CALL_COUNTERS_MAP, CALL_SETTINGS_GLOBAL, CALLS_MAP, CallContext, CallCounters, CallRecord, CallSettings,
-    CallStack, STACKS_MAP,
+    CallStack, Group, Offsets, STACKS_MAP,
 };
 
 use super::{attach, attached::Attached, filters, patch, signals::Held, table::Mechanism};
@@ -123,7 +123,8 @@ impl CallProbes {
         attach::lift_memory_limit();
         let _held = Held::new();
         let types = Btf::parse(btf, named(layout::names())).context("reading the kernel's BTF")?;
-        let offsets = layout::offsets_of_tasks(&types).context("reading the kernel's BTF")?;
+        let offsets =
+            layout::offsets(&types, Group::Tasks, Offsets::default()).context("reading the kernel's BTF")?;
         let counts_missed = layout::counts_missed_kprobes(&types);
         let mut loader = EbpfLoader::new();
         let shared = filters::settings(filter, buffer_bytes);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use net_latency_common::{Direction, Offsets};
+use net_latency_common::{Direction, Group, Offsets};
 
 use super::table::{
     Absence, CHANGED_BY_TASK, CLOSE, CONNECTIONS, DROPS, EXIT, FINE, FIRST_BYTES, FORK, HOOKS, Hook,
@@ -168,16 +168,16 @@ impl Plan {
                 "please report the kernel's version",
             )
         })?;
-        let offsets = layout::offsets(&btf).map_err(unreadable)?;
+        let offsets = layout::offsets(&btf, Group::Packets, Offsets::default()).map_err(unreadable)?;
         // Where one of them is missing, that is all that is unknown.
         let offsets = if scope.fine {
-            let offsets = layout::offsets_of_held(&btf, offsets).unwrap_or(offsets);
-            layout::offsets_of_calls(&btf, offsets).unwrap_or(offsets)
+            let offsets = layout::offsets(&btf, Group::Held, offsets).unwrap_or(offsets);
+            layout::offsets(&btf, Group::Calls, offsets).unwrap_or(offsets)
         } else {
             offsets
         };
         let offsets = if scope.connections {
-            layout::offsets_of_connections(&btf, offsets).map_err(unreadable)?
+            layout::offsets(&btf, Group::Connections, offsets).map_err(unreadable)?
         } else {
             offsets
         };
@@ -185,7 +185,7 @@ impl Plan {
         let mut of_mptcp = MPTCP_IN.iter().chain(&MPTCP_OUT).chain([&MPTCP_END]);
         // Where TCP's drops are not seen, some of what a subflow has got may have been dropped.
         let offsets = if shows_drops && of_mptcp.all(|name| btf.has_function(name)) {
-            layout::offsets_of_mptcp(&btf, offsets).unwrap_or(offsets)
+            layout::offsets(&btf, Group::Mptcp, offsets).unwrap_or(offsets)
         } else {
             offsets
         };

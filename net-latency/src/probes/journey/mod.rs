@@ -19,7 +19,7 @@ use aya::{
     maps::{Array, HashMap, MapData, RingBuf},
 };
 use net_latency_common::{
-    Direction,
+    Direction, Group, Offsets,
     journey::{
         FIRST_ADDRESS, JOURNEY_SETTINGS_GLOBAL, JOURNEYS_MAP, JourneySettings, PLACES, ROWS_MAP, SLOTS,
         TALLY_ARMED, TALLY_BEGUN, TALLY_ENDED, TALLY_LOST, TALLY_MAP,
@@ -79,7 +79,7 @@ pub(crate) struct Request<'a> {
 /// What this kernel has of what can be traced.
 struct Plan {
     settings: JourneySettings,
-    offsets: net_latency_common::Offsets,
+    offsets: Offsets,
     /// Whether the kernel counts calls that a kprobe's program missed.
     counts_missed: bool,
     /// Functions that are only places on the way.
@@ -288,7 +288,7 @@ impl Plan {
         };
         Ok(Self {
             settings,
-            offsets: layout::offsets(&btf).map_err(unreadable)?,
+            offsets: layout::offsets(&btf, Group::Packets, Offsets::default()).map_err(unreadable)?,
             counts_missed: layout::counts_missed_kprobes(&btf),
             places,
             functions,
