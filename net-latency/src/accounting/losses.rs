@@ -4,10 +4,10 @@ use net_latency_common::{Counter, Counters};
 
 use super::drops::Drops;
 
-/// The name of the losses of which [`Losses::drops`] says whose they are.
 /// What became of lines that the reader of the output did not take in time at the end.
 pub(crate) const UNWRITTEN: &str = "lines not written at the end: the output was not read";
 
+/// The name of the losses of which [`Losses::drops`] says whose they are.
 pub(super) const DROPPED_AT_SOCKET: &str = "dropped_at_socket";
 
 /// Packets that became no line, or a line with gaps.

@@ -144,7 +144,7 @@ macro_rules! write_field {
 }
 
 macro_rules! writer {
-    ($($name:ident: $kind:ident = $method:ident, $of:expr, $what:literal;)*) => {
+    ($($name:ident: $kind:ident = $method:ident $([$($stored:tt)*])?, $of:expr, $what:literal;)*) => {
         /// Has `form` write each field of `event`.
         #[inline(always)]
         pub(super) fn write(event: &Event<'_>, form: &mut impl Form) {

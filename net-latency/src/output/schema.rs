@@ -43,7 +43,7 @@ struct Described {
 }
 
 macro_rules! described {
-    ($($name:ident: $kind:ident = $method:ident, $of:expr, $what:literal;)*) => {
+    ($($name:ident: $kind:ident = $method:ident $([$($stored:tt)*])?, $of:expr, $what:literal;)*) => {
         const DECLARED: &[(&str, &str, Of, &str)] = &[$((stringify!($name), stringify!($kind), $of, $what),)*];
     };
 }

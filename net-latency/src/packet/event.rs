@@ -407,37 +407,6 @@ impl<'a> Event<'a> {
         self.record.dport
     }
 
-    /// Bytes of payload.
-    #[expect(clippy::len_without_is_empty, reason = "it is the packet's, which is no collection")]
-    #[must_use]
-    pub fn len(&self) -> u32 {
-        self.record.len
-    }
-
-    /// Segments or datagrams that it holds.
-    #[must_use]
-    pub fn segs(&self) -> u16 {
-        self.record.segs
-    }
-
-    /// Inode number of the network namespace, where known.
-    #[must_use]
-    pub fn netns(&self) -> Option<u32> {
-        (self.record.netns != 0).then_some(self.record.netns)
-    }
-
-    /// Its mark.
-    #[must_use]
-    pub fn mark(&self) -> u32 {
-        self.record.mark
-    }
-
-    /// The CPU on which it crossed its last stage.
-    #[must_use]
-    pub fn cpu(&self) -> u16 {
-        self.record.cpu
-    }
-
     /// TCP sequence number of the first payload byte.
     #[must_use]
     pub fn seq(&self) -> Option<u32> {
@@ -640,12 +609,6 @@ impl<'a> Event<'a> {
         })
     }
 
-    /// Process id, where known.
-    #[must_use]
-    pub fn pid(&self) -> Option<u32> {
-        (self.record.pid != 0).then_some(self.record.pid)
-    }
-
     /// Process id in the innermost PID namespace that the process is in, where known.
     #[must_use]
     pub fn ns_pid(&self) -> Option<u32> {
@@ -662,12 +625,6 @@ impl<'a> Event<'a> {
     #[must_use]
     pub fn container(&self) -> Option<&'a [u8]> {
         self.container
-    }
-
-    /// Thread id, where known.
-    #[must_use]
-    pub fn tid(&self) -> Option<u32> {
-        (self.record.tid != 0).then_some(self.record.tid)
     }
 
     /// Name of the thread, where known. Threads choose theirs: it may hold any bytes.
@@ -803,7 +760,6 @@ pub(crate) mod fixtures {
     pub(crate) fn incoming() -> PacketRecord {
         PacketRecord {
             stamps: [1_000_000, 1_023_999, 1_058_000, 1_247_500],
-            other: 0,
             saddr: v4([192, 0, 2, 7]),
             daddr: v4([198, 51, 100, 20]),
             comm: comm(b"Socket Thread"),
@@ -814,18 +770,14 @@ pub(crate) mod fixtures {
             seq: 4_000_000_123,
             ifindex: 2,
             netns: 4_026_531_840,
-            mark: 0,
             sport: 443,
             dport: 51324,
             segs: 1,
             cpu: 3,
-            flags: 0,
             direction: Direction::In as u8,
             protocol: IPPROTO_TCP,
             family: AF_INET as u8,
-            held: 0,
-            dsacks: 0,
-            rtt_or_holder: 0,
+            ..PacketRecord::default()
         }
     }
 

@@ -3,7 +3,7 @@
 
 use net_latency_common::Direction;
 
-use super::event::Protocol;
+use super::event::{Event, Protocol};
 
 /// Which packets have a field, and what it can be.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +92,8 @@ impl Of {
 
 /// Hands all fields to the macro `make`: NAME: KIND = METHOD of an event, of which packets, what it is.
 ///
-/// The kind says how it is written and read; `stages` and `fine_stages` stand for the fields of those.
+/// The kind says how it is written and read; `stages` and `fine_stages` stand for the fields of those. Behind the method of one that is a
+/// field of the record: the number there if it is unknown, or if a log lacks it; such a method is made here.
 macro_rules! with_fields {
     ($make:ident) => {
         $make! {
@@ -101,24 +102,24 @@ macro_rules! with_fields {
             dir: direction = direction, Of::EACH, "Received or sent.";
             proto: protocol = protocol, Of::EACH, "What carried its data.";
             ipver: u8 = ip_version, Of::EACH.from(4), "Version of IP.";
-            pid: u32 = pid, Of::ANY.from(1),
+            pid: u32 = pid [0 if unknown], Of::ANY.from(1),
                 "Process (in the initial PID namespace) that took the bytes, or wrote the first of them.";
-            tid: u32 = tid, Of::ANY.from(1), "Its thread.";
+            tid: u32 = tid [0 if unknown], Of::ANY.from(1), "Its thread.";
             comm: name = comm, Of::ANY, "The thread's name. Invalid UTF-8 reads as U+FFFD.";
             saddr: address = saddr, Of::EACH, "The packet's source, whatever its direction.";
             sport: u16 = sport, Of::EACH, "Its port.";
             daddr: address = daddr, Of::EACH, "The packet's destination.";
             dport: u16 = dport, Of::EACH, "Its port.";
-            len: u32 = len, Of::EACH, "Bytes of payload.";
+            len: u32 = len [0 unless told], Of::EACH, "Bytes of payload.";
             seq: u32 = seq, Of::TCP, "Sequence number of the first byte of payload; null for UDP.";
-            segs: u16 = segs, Of::EACH, "Segments or datagrams on the wire (GRO, TSO, GSO).";
+            segs: u16 = segs [1 unless told], Of::EACH, "Segments or datagrams on the wire (GRO, TSO, GSO).";
             stages: stages = stages, Of::ANY, "";
             total_ns: u64 = total_ns, Of::ANY, "From the first stage to the last; null unless both are known.";
             ifname: name = ifname, Of::ANY.from(1),
                 "The device; null where it has no name any more, or is in a network namespace younger than the run.";
-            netns: u32 = netns, Of::ANY.from(1), "Inode number of the network namespace.";
-            mark: u32 = mark, Of::EACH, "The packet's mark.";
-            cpu: u16 = cpu, Of::EACH, "The CPU on which the packet crossed its last stage.";
+            netns: u32 = netns [0 if unknown], Of::ANY.from(1), "Inode number of the network namespace.";
+            mark: u32 = mark [0 unless told], Of::EACH, "The packet's mark.";
+            cpu: u16 = cpu [0 unless told], Of::EACH, "The CPU on which the packet crossed its last stage.";
             flags: flags = flags, Of::EACH, "What else is to be said of it, in a few words.";
             first_send_age_ns: u64 = first_send_age_ns, Of::SENT,
                 "Of a retransmission: how long before it TCP had sent these bytes first.";
@@ -155,3 +156,32 @@ macro_rules! with_fields {
 }
 
 pub(crate) use with_fields;
+
+/// The method that reads a field of the record.
+macro_rules! method {
+    ($name:ident: $kind:ident [$none:literal if unknown], $what:literal) => {
+        #[doc = $what]
+        #[must_use]
+        pub fn $name(&self) -> Option<$kind> {
+            Some(self.record().$name).filter(|value| *value != $none)
+        }
+    };
+    ($name:ident: $kind:ident [$absent:literal unless told], $what:literal) => {
+        #[doc = $what]
+        #[must_use]
+        pub fn $name(&self) -> $kind {
+            self.record().$name
+        }
+    };
+}
+
+macro_rules! methods {
+    ($($name:ident: $kind:ident = $method:ident $([$($stored:tt)*])?, $of:expr, $what:literal;)*) => {
+        #[expect(clippy::len_without_is_empty, reason = "it is the packet's, which is no collection")]
+        impl Event<'_> {
+            $($(method!($name: $kind [$($stored)*], $what);)?)*
+        }
+    };
+}
+
+with_fields!(methods);

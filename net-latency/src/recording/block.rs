@@ -152,10 +152,7 @@ const NAMED_BY: u32 = {
 
 /// Slots, a power of two. A block has all its connections in them, in each direction.
 const SLOTS: usize = 1 << 11;
-const _: () = assert!(
-    WORDS < 32 && WORDS.is_multiple_of(4),
-    "`differing` has a bit of 32 for each word, four at a time"
-);
+const _: () = assert!(WORDS < 32, "`differing` has a bit of 32 for each word");
 
 /// It has another stamp besides.
 const BESIDE: u16 = 1 << 11;
@@ -418,12 +415,17 @@ fn words(record: &PacketRecord) -> &[u32; WORDS] {
 fn differing(these: &[u32; WORDS], those: &[u32; WORDS], bits: &[u32; WORDS]) -> u32 {
     // In four lanes, for which processors have instructions, and compilers find them.
     let mut lanes = [0; 4];
+    let differs = |word| {
+        let is_same = u32::from(these[word] == those[word]).wrapping_neg();
+        !is_same & bits[word]
+    };
     for four in 0..WORDS / 4 {
         for (lane, differ) in lanes.iter_mut().enumerate() {
-            let word = 4 * four + lane;
-            let is_same = u32::from(these[word] == those[word]).wrapping_neg();
-            *differ |= !is_same & bits[word];
+            *differ |= differs(4 * four + lane);
         }
+    }
+    for word in (0..WORDS).skip(WORDS / 4 * 4) {
+        lanes[0] |= differs(word);
     }
     lanes[0] | lanes[1] | lanes[2] | lanes[3]
 }

@@ -141,7 +141,7 @@ pub(super) trait InOrder<'a>: Values<'a> {
 }
 
 macro_rules! reader {
-    ($($name:ident: $kind:ident = $method:ident, $of:expr, $what:literal;)*) => {
+    ($($name:ident: $kind:ident = $method:ident $([$($stored:tt)*])?, $of:expr, $what:literal;)*) => {
         /// What a line says. Unknown, and left out, is `None`: a log from which fields were removed can still be read.
         #[derive(Debug, Default, PartialEq, Eq)]
         pub(super) struct Fields<'a> {

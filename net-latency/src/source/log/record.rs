@@ -21,6 +21,7 @@ use net_latency_common::{
 use super::{fields::Fields, time::TimeReader};
 use crate::packet::{
     event::{COLUMNS, Event, PARTS, from_display_order},
+    fields::with_fields,
     stages::{crossed, split},
 };
 
@@ -68,17 +69,9 @@ impl<'a> LogRecord<'a> {
             daddr: octets(destination, is_v6),
             comm: name(fields.comm.as_deref().unwrap_or_default()),
             process: name(fields.process.as_deref().unwrap_or_default()),
-            pid: fields.pid.unwrap_or(0),
-            tid: fields.tid.unwrap_or(0),
-            len: fields.len.unwrap_or(0),
             seq: fields.seq.unwrap_or(0),
-            ifindex: 0,
-            netns: fields.netns.unwrap_or(0),
-            mark: fields.mark.unwrap_or(0),
             sport,
             dport,
-            segs: fields.segs.unwrap_or(1),
-            cpu: fields.cpu.unwrap_or(0),
             flags: fields.flags.0,
             direction: direction as u8,
             protocol: protocol.number(),
@@ -90,6 +83,7 @@ impl<'a> LogRecord<'a> {
                 // What has another number of ns is no line of ours.
                 Direction::Out => fields.rtt_ns.and_then(|ns| u32::try_from(ns / 125).ok()).unwrap_or(0),
             },
+            ..as_told(&fields)
         };
         let parts = fields.fine_stages.map(|fine| match (direction, stages) {
             // An unknown stage has no parts.
@@ -139,6 +133,18 @@ impl<'a> LogRecord<'a> {
         }
     }
 }
+
+macro_rules! as_told {
+    ($($name:ident: $kind:ident = $method:ident $([$absent:literal $($when:tt)*])?, $of:expr, $what:literal;)*) => {
+        /// Of a record, the fields that a line has as they are.
+        #[inline(always)]
+        fn as_told(fields: &Fields<'_>) -> PacketRecord {
+            PacketRecord { $($($name: fields.$name.unwrap_or($absent),)?)* ..PacketRecord::default() }
+        }
+    };
+}
+
+with_fields!(as_told);
 
 fn octets(address: IpAddr, is_v6: bool) -> [u8; 16] {
     let mut bytes = [0; 16];
