@@ -57,6 +57,10 @@ pub enum Direction {
     Out = 1,
 }
 
+/// The version of recordings: they hold records as they are, so that with another layout of [`PacketRecord`] this is another number, and
+/// with another way to pack them too (the user side's `recording/block.rs`).
+pub const RECORDING_VERSION: u32 = 3;
+
 /// One finished packet. Unknown stamps, ids and names are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]

@@ -19,6 +19,7 @@ use std::{
 
 use chrono::{DateTime, FixedOffset, Offset as _, Utc};
 use flate2::Crc;
+use net_latency_common::RECORDING_VERSION;
 use serde::{Deserialize, Serialize};
 
 use crate::{escape::bounded, message::counted};
@@ -29,9 +30,8 @@ use super::block::{Block, HEAD, Rows};
 pub(crate) const MAGIC: &[u8; 8] = b"\x89NLR\r\n\x1a\n";
 const BLOCK: &[u8; 4] = b"BLCK";
 const END: &[u8; 4] = b"END.";
-/// The version that is written, and the only one that is read: no release has written another. It changes with what a block is
-/// (`recording/block.rs`), of which the layout of a packet's record is a part.
-const VERSION: u32 = 3;
+/// The version that is written, and the only one that is read: no release has written another.
+const VERSION: u32 = RECORDING_VERSION;
 /// A head is far shorter.
 const MOST_HEAD: usize = 1 << 20;
 

@@ -175,10 +175,12 @@ impl Drop for Mapping {
 mod tests {
     use std::{fs::File, os::unix::fs::FileExt as _};
 
+    use net_latency_common::PacketRecord;
+
     use super::*;
 
     const BYTES: usize = 1 << 16;
-    const SIZE: usize = 152;
+    const SIZE: usize = size_of::<PacketRecord>();
 
     /// The kernel's part, in a file.
     struct Kernel {
