@@ -148,7 +148,10 @@ pub struct FineRecord {
     pub served: Served,
 }
 
-const _: () = assert!(size_of::<FineRecord>() == 216, "records have no padding");
+const _: () = assert!(
+    size_of::<FineRecord>() == size_of::<PacketRecord>() + PARTS * 8 + size_of::<Served>(),
+    "records have no padding"
+);
 
 /// A sent packet that is complete but for its fine stages, and waits for its ACK, or its driver. The times are tagged words
 /// ([`tagged`], with [`SENT_TAG_BITS`] bits of its key), 0 where there is none yet.

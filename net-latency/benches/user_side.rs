@@ -50,9 +50,7 @@ fn records() -> Vec<PacketRecord> {
             direction: u8::from(is_out),
             protocol: IPPROTO_TCP,
             family: AF_INET as u8,
-            held: 0,
-            dsacks: 0,
-            rtt_or_holder: 0,
+            ..PacketRecord::default()
         }
     };
     (0..RECORDS).map(record).collect()

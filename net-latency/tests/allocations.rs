@@ -71,9 +71,7 @@ fn records() -> Vec<PacketRecord> {
             direction: u8::from(is_out),
             protocol: if n % 5 < 3 { IPPROTO_TCP } else { IPPROTO_UDP },
             family: (if n % 7 < 4 { AF_INET } else { AF_INET6 }) as u8,
-            held: 0,
-            dsacks: 0,
-            rtt_or_holder: 0,
+            ..PacketRecord::default()
         });
     }
     records

@@ -279,7 +279,7 @@ impl<M: Memory> Socket<M> {
 
 impl<M: Memory> TcpSocket<M> {
     #[inline(always)]
-    pub(super) fn field<T: Copy>(self, at: impl At) -> T {
+    pub(crate) fn field<T: Copy>(self, at: impl At) -> T {
         // SAFETY: a live TCP socket, offsets from BTF.
         unsafe { M::read(self.pointer, at) }
     }

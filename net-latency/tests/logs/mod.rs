@@ -85,7 +85,6 @@ fn record(at: u64, slow: bool, dice: &mut Dice) -> PacketRecord {
     };
     PacketRecord {
         stamps,
-        other: 0,
         saddr: if out { here } else { peer },
         daddr: if out { peer } else { here },
         comm,
@@ -96,7 +95,6 @@ fn record(at: u64, slow: bool, dice: &mut Dice) -> PacketRecord {
         seq: dice.roll(1 << 32) as u32,
         ifindex: 2,
         netns: 4_026_531_840,
-        mark: 0,
         sport: if out { port } else { peer_port },
         dport: if out { peer_port } else { port },
         segs: 1,
@@ -105,9 +103,7 @@ fn record(at: u64, slow: bool, dice: &mut Dice) -> PacketRecord {
         direction: if out { Direction::Out as u8 } else { Direction::In as u8 },
         protocol: if udp { IPPROTO_UDP } else { IPPROTO_TCP },
         family: (if v6 { AF_INET6 } else { AF_INET }) as u8,
-        held: 0,
-        dsacks: 0,
-        rtt_or_holder: 0,
+        ..PacketRecord::default()
     }
 }
 
