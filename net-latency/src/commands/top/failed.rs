@@ -16,7 +16,7 @@ use crate::{
     packet::event::address,
     probes::connections::Told,
     request::{TopConfig, TracingConfig},
-    run::connections::{Also, Tracing, or_say},
+    run::connections::{Also, Tracing},
 };
 
 /// For how long one is shown, ns.
@@ -92,11 +92,13 @@ impl Failed {
 pub(super) struct Watch(Tracing);
 
 impl Watch {
-    /// Attaches and begins; nothing, which is said, where this kernel can't, or where the filter leaves no connections.
-    pub(super) fn start(config: &TopConfig, tracing: &TracingConfig) -> Option<Self> {
-        let what = "connections that fail are not shown";
-        let (filter, backend) = (&config.filter, tracing.backend);
-        or_say(Tracing::begin_beside(filter, backend, Also::default(), config.quiet), what).map(Self)
+    /// Attaches and begins; nothing where the filter leaves no connections.
+    ///
+    /// # Errors
+    /// [`Failure::CannotTrace`] where this kernel can't.
+    pub(super) fn start(config: &TopConfig, tracing: &TracingConfig) -> Result<Option<Self>, Failure> {
+        let begun = Tracing::begin_beside(&config.filter, tracing.backend, Also::default(), config.quiet)?;
+        Ok(begun.map(Self))
     }
 
     /// Reads what waits.

@@ -59,6 +59,7 @@ use crate::{
     request::{FooterFormat, PacketFilter, TopConfig, TopInput},
     run::{
         beats::fills,
+        connections::or_say,
         ends::{Selected, Signals, readable},
         pace::{self, BATCH, TICK},
         privileges::{self, Later},
@@ -86,8 +87,10 @@ async fn top(config: &TopConfig) -> Result<(), Failure> {
             let keyboard = terminal::keyboard(false)?;
             let look = terminal::look(&keyboard)?;
             let mut sources = Sources::open(&config.filter, keyboard)?;
-            let tracer = Tracer::start(&config.filter, tracing, false, config.quiet)?;
+            // Before packets count, so that it takes no part of their time.
             let watch = Watch::start(config, tracing);
+            let tracer = Tracer::start(&config.filter, tracing, false, config.quiet)?;
+            let watch = or_say(watch, "connections that fail are not shown");
             sources.selected.are_there()?;
             (Feed::Kernel(Box::new(tracer)), watch, sources, look)
         }
