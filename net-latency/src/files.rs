@@ -282,7 +282,13 @@ fn components(path: &Path) -> VecDeque<OsString> {
 /// A directory of `directory`. No link, except in procfs.
 fn enter(directory: &File, name: &OsStr) -> io::Result<File> {
     let follow = if is_proc(directory)? { OFlags::empty() } else { OFlags::NOFOLLOW };
-    Ok(openat(directory, name, DIRECTORY | follow, Mode::empty())?.into())
+    match openat(directory, name, DIRECTORY | follow, Mode::empty()) {
+        Ok(entered) => Ok(entered.into()),
+        Err(Errno::NOENT) => {
+            Err(io::Error::new(ErrorKind::NotFound, "there is no such directory; create it"))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Where a link leads, and its owner; `None` if it is no link, or not there.

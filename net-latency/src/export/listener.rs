@@ -75,7 +75,6 @@ impl Listener {
     fn open_unix(path: &Path) -> Result<Self, Failure> {
         let address = Listen::Unix(path.to_owned());
         let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => refused(&address, "there is no such directory; create it"),
             io::ErrorKind::AddrInUse => refused(&address, OTHER),
             _ => refused(&address, error),
         };

@@ -124,7 +124,12 @@ impl Sink {
         });
         let (file, made, kind, begin) = inspected.map_err(|error| {
             let option = if output.is_some() { "--output: " } else { "" };
-            Failure::Usage(format!("{option}cannot open {name}: {error}; choose a file that can be written"))
+            let remedy = match error.kind() {
+                // It has its own.
+                ErrorKind::NotFound => "",
+                _ => "; choose a file that can be written",
+            };
+            Failure::Usage(format!("{option}cannot open {name}: {error}{remedy}"))
         })?;
         let mut buffer = Vec::with_capacity(CAPACITY);
         buffer.extend_from_slice(begin);
@@ -470,7 +475,7 @@ mod tests {
         let failure = Sink::open(Some(Path::new("/nonexistent/lines")), b"").expect_err("no such directory");
         assert_eq!(failure.exit_code(), 2);
         let text = failure.to_string();
-        assert!(text.starts_with("--output: cannot open /nonexistent/lines: "), "{text}");
+        assert_eq!(text, "--output: cannot open /nonexistent/lines: there is no such directory; create it");
     }
 
     #[test]

@@ -82,10 +82,7 @@ impl Dumps {
         let refused = |error: &dyn std::fmt::Display| {
             Failure::Usage(format!("cannot keep recordings in {}: {error}", path.display()))
         };
-        let place = Place::find(&Self::name_in(path)).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => refused(&"there is no such directory; create it"),
-            _ => refused(&error),
-        })?;
+        let place = Place::find(&Self::name_in(path)).map_err(|error| refused(&error))?;
         if !place.is_writable() {
             return Err(refused(&"this user can't write there; choose another directory"));
         }
