@@ -297,6 +297,10 @@ fn expect_retransmissions(evidence: &Evidence<'_>, conversation: &Conversation, 
             ensure!(!is_whole, fault("the first send is unknown"));
             continue;
         };
+        if first.is_fine {
+            // Its line tells when its bytes were acknowledged, which may be after they were sent again.
+            continue;
+        }
         let since = u64::try_from(left_tcp(line)? - left_tcp(first)?)?;
         // TCP looks at the clock after the application's call and before it lets the segment go.
         let most = since + first.stages[0].unwrap_or(0) + CLOCK_ERROR_NS;
