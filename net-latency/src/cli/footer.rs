@@ -10,7 +10,7 @@ use crate::request::FooterFormat;
 #[command(next_help_heading = "Output")]
 pub(super) struct FooterArguments {
     /// Format of the summary on standard error; json: one line
-    #[arg(long, value_name = "FORM", value_parser = choice::<FooterFormat>(), default_value = first::<FooterFormat>())]
+    #[arg(long, value_name = "FORMAT", value_parser = choice::<FooterFormat>(), default_value = first::<FooterFormat>())]
     footer: FooterFormat,
     /// Only errors on standard error, and no summary; not with --footer
     #[arg(short, long, conflicts_with = "footer")]
