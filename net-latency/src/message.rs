@@ -55,6 +55,17 @@ pub(crate) fn counted<N: Display + PartialEq + From<u8>>(count: N, what: &str) -
     format!("{count} {what}{plural}")
 }
 
+/// Writes a line for each of these that there are: how many, of what, and what became of it.
+///
+/// # Errors
+/// When `out` can't be written.
+pub(crate) fn write_counts(counts: &[(u64, (&str, &str))], out: &mut impl Write) -> io::Result<()> {
+    for (count, (what, fate)) in counts.iter().filter(|(count, _)| *count > 0) {
+        writeln!(out, "  {} {fate}", counted(*count, what))?;
+    }
+    Ok(())
+}
+
 /// Writes what `what` puts together.
 pub(crate) fn say(what: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
     let mut text = Vec::new();

@@ -57,7 +57,7 @@ impl Balance<'_> {
             )?;
         }
         for loss in self.losses.kinds().filter(|loss| loss.count > 0) {
-            writeln!(out, "  {} {}", loss.count, loss.meaning)?;
+            writeln!(out, "  {loss}")?;
             if loss.name == Some(DROPPED_AT_SOCKET) {
                 self.losses.drops.write(out)?;
             }

@@ -1,11 +1,14 @@
 //! Every kind of loss, in words.
 
+use std::fmt::{self, Display};
+
 use net_latency_common::{Counter, Counters};
 
 use super::drops::Drops;
+use crate::message::counted;
 
 /// What became of lines that the reader of the output did not take in time at the end.
-pub(crate) const UNWRITTEN: &str = "lines not written at the end: the output was not read";
+pub(crate) const UNWRITTEN: (&str, &str) = ("line", "not written at the end: the output was not read");
 
 /// The name of the losses of which [`Losses::drops`] says whose they are.
 pub(super) const DROPPED_AT_SOCKET: &str = "dropped_at_socket";
@@ -42,8 +45,15 @@ pub struct Loss {
     pub count: u64,
     /// Whether each time is a packet whose line is missing.
     pub is_lost_line: bool,
-    /// What was lost and, where there is one, the remedy.
-    pub meaning: &'static str,
+    /// What was lost, what became of it and, where there is one, the remedy.
+    pub meaning: (&'static str, &'static str),
+}
+
+impl Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, fate) = self.meaning;
+        write!(f, "{} {fate}", counted(self.count, what))
+    }
 }
 
 impl Losses {
@@ -57,13 +67,13 @@ impl Losses {
             name: None,
             count: self.evicted_in,
             is_lost_line: true,
-            meaning: "received packets were evicted from a full table: unread for too long, or dropped unseen",
+            meaning: ("received packet", "evicted from a full table: unread for too long, or dropped unseen"),
         };
         let missed = Loss {
             name: None,
             count: self.missed_probes.unwrap_or(0),
             is_lost_line: false,
-            meaning: "calls of traced functions were skipped by the kernel: their packets have gaps or no line",
+            meaning: ("call", "of traced functions skipped by the kernel: packets have gaps or no line"),
         };
         let unwritten =
             Loss { name: Some("unwritten"), count: self.unwritten, is_lost_line: true, meaning: UNWRITTEN };
@@ -71,25 +81,28 @@ impl Losses {
             name: Some("not_kept"),
             count: self.not_kept,
             is_lost_line: true,
-            meaning: "packets not kept: a recording that was being written used the memory; more --memory helps",
+            meaning: (
+                "packet",
+                "not kept: a recording that was being written used the memory; more --memory helps",
+            ),
         };
         let held_back = Loss {
             name: Some("slow_held_back"),
             count: self.slow_held_back,
             is_lost_line: false,
-            meaning: "slow packets were counted but not written: more than --slower-rate allows",
+            meaning: ("slow packet", "counted but not written: more than --slower-rate allows"),
         };
         let slow_unwritten = Loss {
             name: Some("slow_unwritten"),
             count: self.slow_unwritten,
             is_lost_line: false,
-            meaning: "slow packets were counted but not written: the output was not read",
+            meaning: ("slow packet", "counted but not written: the output was not read"),
         };
         let slow_inconsistent = Loss {
             name: Some("slow_inconsistent"),
             count: self.slow_inconsistent,
             is_lost_line: false,
-            meaning: "slow packets were counted but not written: their times are inconsistent; please report this",
+            meaning: ("slow packet", "counted but not written: inconsistent times; please report this"),
         };
         counted.chain([evicted, missed, unwritten, not_kept, held_back, slow_unwritten, slow_inconsistent])
     }
@@ -119,7 +132,7 @@ impl Losses {
 }
 
 /// Its name, whether it costs a line each time, and its words; `None` if it is no loss.
-fn describe(counter: Counter) -> Option<(&'static str, bool, &'static str)> {
+fn describe(counter: Counter) -> Option<(&'static str, bool, (&'static str, &'static str))> {
     let words = match counter {
         Counter::FilteredIn
         | Counter::FilteredOut
@@ -136,46 +149,46 @@ fn describe(counter: Counter) -> Option<(&'static str, bool, &'static str)> {
         | Counter::UnmatchedOut => return None,
         Counter::Shed => (
             "skipped_at_random", true,
-            "packets were skipped at random, since more came than the output takes: a filter, or a faster output, helps",
+            ("packet", "skipped at random, since more came than the output takes: a filter, or a faster output, helps"),
         ),
         Counter::RingFull => {
-            ("ring_full", true, "packets lost: the ring buffer was full; a larger --buffer or a filter helps")
+            ("ring_full", true, ("packet", "lost: the ring buffer was full; a larger --buffer or a filter helps"))
         }
-        Counter::MapFull => ("map_full", true, "packets lost: the table of packets in flight, or their connection's share of it, was full; a filter helps"),
+        Counter::MapFull => ("map_full", true, ("packet", "lost: the table of packets in flight, or their connection's share of it, was full; a filter helps")),
         Counter::SocketLost => {
-            ("socket_table_full", false, "times the table of sockets was full: lines are missing or have gaps; a filter helps")
+            ("socket_table_full", false, ("time", "the table of sockets was full: lines are missing or have gaps; a filter helps"))
         }
         Counter::StampLost => {
-            ("stage_table_full", false, "stages or write calls not stored: their table was full, so lines have gaps; a filter helps")
+            ("stage_table_full", false, ("time", "of a stage or write call not stored: a table was full, so lines have gaps; a filter helps"))
         }
         Counter::UnmatchedIn => (
             "packet_unseen", false,
-            "reads without a matching packet: it came before the start, or was evicted",
+            ("read", "without a matching packet: it came before the start, or was evicted"),
         ),
-        Counter::DroppedIn => (DROPPED_AT_SOCKET, false, "received packets were dropped after reaching TCP or UDP (full or closed socket)"),
+        Counter::DroppedIn => (DROPPED_AT_SOCKET, false, ("received packet", "dropped after reaching TCP or UDP (full or closed socket)")),
         Counter::UnreadIn => {
-            ("unread_at_close", false, "received segments were unread when their socket closed")
+            ("unread_at_close", false, ("received segment", "unread when the socket closed"))
         }
-        Counter::UnfinishedOut => ("never_queued", false, "sent packets were dropped on the way to a device queue (netfilter, no route, no neighbour)"),
+        Counter::UnfinishedOut => ("never_queued", false, ("sent packet", "dropped on the way to a device queue (netfilter, no route, no neighbour)")),
         Counter::OvertakenOut => (
             "overtaken", false,
-            "sent packets have no line: they waited on the way to a device queue (ARP, NFQUEUE) while the next one was sent",
+            ("sent packet", "without a line: overtaken by the next on the way to a device queue (ARP, NFQUEUE)"),
         ),
         Counter::NotFollowedIn => {
-            ("mptcp", false, "received MPTCP packets have no line: the connection has several subflows, or this kernel's MPTCP is not followed")
+            ("mptcp", false, ("received MPTCP packet", "without a line: the connection has several subflows, or this kernel's MPTCP is not followed"))
         }
         Counter::ProcessLost => {
-            ("process_table_full", false, "processes of COMMAND not followed: their table was full, so their packets are not shown")
+            ("process_table_full", false, ("process", "of COMMAND not followed: the table of processes was full, so packets are not shown"))
         }
         Counter::HistogramFull => {
-            ("bucket_table_full", true, "packets lost: there was no room for a new bucket; more --buckets or a filter helps")
+            ("bucket_table_full", true, ("packet", "lost: there was no room for a new bucket; more --buckets or a filter helps"))
         }
         Counter::TimeLost => {
-            ("times_lost", false, "times of a stage lost: there was no room for a new bucket; more --buckets or a filter helps")
+            ("times_lost", false, ("time", "of a stage lost: there was no room for a new bucket; more --buckets or a filter helps"))
         }
         Counter::SlowLost => (
             "slow_ring_full", false,
-            "slow packets were counted but not written: too many came at once, or the output is slow",
+            ("slow packet", "counted but not written: too many came at once, or the output is slow"),
         ),
     };
     Some(words)

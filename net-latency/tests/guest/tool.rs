@@ -491,8 +491,8 @@ impl Outcome {
             return footer.skipped_calls();
         }
         // The few cases that are about the text have nothing else.
-        let words = " calls of traced functions were skipped by the kernel";
-        let count = |line: &String| line.split_once(words)?.0.trim().parse().ok();
+        let words = " of traced functions skipped by the kernel";
+        let count = |line: &String| line.split_once(words)?.0.split_whitespace().next()?.parse().ok();
         self.stderr.iter().rev().find_map(count)
     }
 

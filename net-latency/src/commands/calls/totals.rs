@@ -14,7 +14,7 @@ use crate::{
         Human, Percentiles, Times, UNWRITTEN,
         object::{Head, Kind, View},
     },
-    message::counted,
+    message::{counted, write_counts},
     output::write_footer,
     request::FooterFormat,
 };
@@ -131,36 +131,36 @@ impl Footer<'_> {
         }
         writeln!(out)?;
         self.totals.write(self.functions, out)?;
-        let reasons = [
+        let of = |counter| self.counters.get(counter);
+        let fates = [
             (
-                self.counters.get(CallCounter::RingFull),
-                "calls lost: the buffer was full; a larger --buffer, a filter or fewer functions help",
+                of(CallCounter::RingFull),
+                ("call", "lost: the buffer was full; a larger --buffer, a filter or fewer functions help"),
             ),
             (
-                self.counters.get(CallCounter::NoReturn),
-                "calls lost: their return was not seen (the kernel had no room for more returns of that function, or \
-                 the thread ended)",
+                of(CallCounter::NoReturn),
+                (
+                    "call",
+                    "lost: no return was seen (the kernel had no room for more returns of that function, or the \
+                     thread ended)",
+                ),
             ),
-            (self.counters.get(CallCounter::TooDeep), "calls lost: they were nested too deeply"),
-            (self.counters.get(CallCounter::NoRoom), "calls lost: too many threads were in traced calls"),
+            (of(CallCounter::TooDeep), ("call", "lost: nested too deeply")),
+            (of(CallCounter::NoRoom), ("call", "lost: too many threads were in traced calls")),
             (
-                self.counters.get(CallCounter::NoEntry),
-                "returns skipped: their calls began before the start, or found no room",
+                of(CallCounter::NoEntry),
+                ("return", "skipped: the call began before the start, or found no room"),
             ),
-            (self.under_way, "calls had not returned at the end"),
-            (self.cut, "calls are only in this table: too many waited for their outermost call to return"),
+            (self.under_way, ("call", "without a return by the end")),
+            (self.cut, ("call", "only in this table: too many waited for their outermost call to return")),
             (self.unwritten, UNWRITTEN),
+            (self.skipped.unwrap_or(0), ("event", "skipped by the kernel: calls lack their entry or return")),
         ];
-        for (count, words) in reasons {
-            if count > 0 {
-                writeln!(out, "  {count} {words}")?;
-            }
+        write_counts(&fates, out)?;
+        if self.skipped.is_none() {
+            writeln!(out, "  this kernel does not count skipped calls")?;
         }
-        match self.skipped {
-            Some(0) => Ok(()),
-            Some(skipped) => writeln!(out, "  {skipped} entries or returns were skipped by the kernel"),
-            None => writeln!(out, "  this kernel does not count skipped calls"),
-        }
+        Ok(())
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
         object::{Head, Kind, View},
     },
     escape::write_name,
-    message::counted,
+    message::{counted, write_counts},
     output::write_footer,
     packet::event::address,
     request::FooterFormat,
@@ -190,34 +190,23 @@ impl Footer<'_> {
         if self.filtered > 0 {
             writeln!(out, "  {} excluded by --failed or --slower", counted(self.filtered, "connection"))?;
         }
-        let reasons: [(u64, &str); 5] = [
-            (
-                self.count(ConnectionCounter::TableFull),
-                &format!(
-                    "connections had no room in the table of {MAX_CONNECTIONS}: their lines say start-unseen"
-                ),
-            ),
-            (
-                self.count(ConnectionCounter::ListenersFull),
-                &format!(
-                    "times a listening socket had no room in the table of {MAX_LISTENERS}: its queue is not known"
-                ),
-            ),
+        let connections = format!("without room in the table of {MAX_CONNECTIONS}; lines say start-unseen");
+        let listeners =
+            format!("a listening socket had no room in the table of {MAX_LISTENERS}: its queue is not known");
+        let fates = [
+            (self.count(ConnectionCounter::TableFull), ("connection", &*connections)),
+            (self.count(ConnectionCounter::ListenersFull), ("time", &*listeners)),
             (
                 self.count(ConnectionCounter::RingFull),
-                "lines lost: the buffer was full; a larger --buffer or a filter helps",
+                ("line", "lost: the buffer was full; a larger --buffer or a filter helps"),
             ),
             (self.unwritten, UNWRITTEN),
             (
                 self.skipped.unwrap_or(0),
-                "events were skipped by the kernel: connections may lack times or lines",
+                ("event", "skipped by the kernel: connections may lack times or lines"),
             ),
         ];
-        for (count, words) in reasons {
-            if count > 0 {
-                writeln!(out, "  {count} {words}")?;
-            }
-        }
+        write_counts(&fates, out)?;
         if self.skipped.is_none() {
             writeln!(out, "  this kernel does not count skipped events")?;
         }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::summary::{StageObject, Summary};
 use crate::{
     accounting::{Human, object::Head},
-    message::counted,
+    message::{counted, write_counts},
     output::write_footer,
     request::FooterFormat,
 };
@@ -59,21 +59,20 @@ impl Footer {
         if let (Some(of), Some(p50_ns)) = (self.typical_of, self.typical_p50_ns) {
             writeln!(out, "  typical: of {of} packets of that process and direction, p50 {}", Human(p50_ns))?;
         }
-        for (count, words) in [
-            (self.filtered, filtered),
-            (self.given_up, "packets no longer followed: more than 4 followed ones waited on one socket"),
-            (self.rows_of_others, "rows skipped that were another packet's"),
-            (self.rows_beyond, "rows skipped: at most 4096 per packet"),
+        let fates = [
+            (self.filtered, ("packet", filtered)),
+            (self.given_up, ("packet", "no longer followed: more than 4 followed ones waited on one socket")),
+            (self.rows_of_others, ("row", "of another packet skipped")),
+            (self.rows_beyond, ("row", "skipped: at most 4096 per packet")),
             (
                 self.skipped_calls.unwrap_or(0),
-                "calls of traced functions were skipped by the kernel: packets lack rows, or were not followed",
+                (
+                    "call",
+                    "of traced functions skipped by the kernel: packets lack rows, or were not followed",
+                ),
             ),
-        ] {
-            if count > 0 {
-                writeln!(out, "  {count} {words}")?;
-            }
-        }
-        Ok(())
+        ];
+        write_counts(&fates, out)
     }
 }
 
@@ -107,7 +106,7 @@ mod tests {
             footer.write(form, &Summary::default(), filtered, &mut out).expect("memory can be written");
             String::from_utf8(out).expect("ASCII")
         };
-        let text = |rest| write(FooterFormat::Text, "packets were not dropped", rest);
+        let text = |rest| write(FooterFormat::Text, "not dropped", rest);
         assert_snapshot!(text(0) + &text(1));
         assert_eq!(write(FooterFormat::None, "", 1), "");
         let object = write(FooterFormat::Json, "", 1);

@@ -282,9 +282,9 @@ impl Run<'_> {
                 stages: self.summary.objects(),
             };
             let why = match (self.config.pick, self.config.filter.slower) {
-                (Pick::Drops, _) => "packets were not dropped, or were excluded by another filter",
-                (_, Some(_)) => "packets were faster than --slower, or excluded by another filter",
-                (_, None) => "packets were followed and then excluded by a filter",
+                (Pick::Drops, _) => "not dropped, or excluded by another filter",
+                (_, Some(_)) => "faster than --slower, or excluded by another filter",
+                (_, None) => "followed and then excluded by a filter",
             };
             say(|out| footer.write(self.config.footer, &self.summary, why, out));
         }

@@ -256,7 +256,7 @@ fn notes(view: &View<'_>) -> (String, Ink) {
             notes.push(format!("{} not shown: {why}", counted(packets, "packet")));
         }
     }
-    notes.extend(kinds.iter().map(|loss| format!("{} {}", loss.count, loss.meaning)));
+    notes.extend(kinds.iter().map(ToString::to_string));
     notes.extend(view.status.unread.iter().cloned());
     let ink = if lost > 0 { Ink::Alert } else { Ink::Weak };
     (notes.join("; "), ink)
