@@ -15,7 +15,7 @@ mod filter;
 mod fine;
 mod histogram;
 pub mod journey;
-mod offsets;
+pub mod offsets;
 mod place;
 mod record;
 pub mod tagged;
@@ -51,7 +51,7 @@ pub use histogram::{
     TRAFFIC_KINDS, TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, bounds, bucket, cell, is_client, no_time, part_time,
     row, service_port, without_rest,
 };
-pub use offsets::{FIELDS, Field, Group, Lies, Offsets};
+pub use offsets::Offsets;
 pub use place::{Place, WORDS, words};
 pub use record::{
     AF_INET, AF_INET6, COMM_LEN, Direction, ETH_P_IP, ETH_P_IPV6, FLAG_AMBIGUOUS, FLAG_COALESCED,

@@ -2,7 +2,7 @@
 //! that up and writes it into the programs before they are loaded ([`crate::Place`]); the simulator makes structs of them.
 
 use Group::{Calls, Connections, Held, Mptcp, Packets, Tasks};
-use Lies::{Apart, At, BitOf, ByteOf, Either, IfThere};
+use Location::{Apart, At, BitOf, ByteOf, Either, IfThere};
 
 /// What fields are read for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Group {
 /// Where a field lies. A path is a struct, and in it a field, which may have fields: `struct.field.field`. Behind a `+` comes the path of
 /// what begins there.
 #[derive(Clone, Copy, Debug)]
-pub enum Lies {
+pub enum Location {
     /// At the end of this path.
     At(&'static str),
     /// Likewise; 0 on kernels without it.
@@ -34,7 +34,7 @@ pub enum Lies {
     Apart,
 }
 
-impl Lies {
+impl Location {
     /// Its paths, `+` and all.
     pub fn paths(self) -> impl Iterator<Item = &'static str> {
         let paths = match self {
@@ -54,7 +54,7 @@ pub struct Field {
     /// Its bytes, which only the simulator asks for; 0 of what is none.
     pub size: u32,
     /// Where it lies.
-    pub lies: Lies,
+    pub location: Location,
     /// What it is read for.
     pub groups: &'static [Group],
 }
@@ -67,7 +67,7 @@ impl Field {
 }
 
 macro_rules! fields {
-    ($($groups:expr => { $($(#[$what:meta])* $field:ident: $size:literal, $lies:expr;)+ })+) => {
+    ($($groups:expr => { $($(#[$what:meta])* $field:ident: $size:literal, $location:expr;)+ })+) => {
         /// Byte offsets of the fields, each within its struct; for what is in an skb's control block, from the skb's beginning. 0 where
         /// its group is not read.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +79,7 @@ macro_rules! fields {
 
         /// All fields.
         pub const FIELDS: &[Field] = &[
-            $($(Field { offset: |offsets| &mut offsets.$field, size: $size, lies: $lies, groups: &$groups },)+)+
+            $($(Field { offset: |offsets| &mut offsets.$field, size: $size, location: $location, groups: &$groups },)+)+
         ];
     };
 }

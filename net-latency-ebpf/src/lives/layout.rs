@@ -3,7 +3,7 @@
 
 use std::{sync::LazyLock, vec::Vec};
 
-use net_latency_common::{FIELDS, Field, Group, Offsets};
+use net_latency_common::offsets::{FIELDS, Field, Group, Offsets};
 
 use super::choice::Choice;
 
@@ -49,7 +49,7 @@ static READ: LazyLock<[Vec<&Field>; STRUCTS.len()]> = LazyLock::new(|| {
         let is_for = |group| field.groups.contains(group);
         field.size > 0 && [Group::Packets, Group::Held, Group::Mptcp].iter().any(is_for)
     };
-    let of = |field: &Field| field.lies.paths().next().and_then(|path| path.split('.').next());
+    let of = |field: &Field| field.location.paths().next().and_then(|path| path.split('.').next());
     STRUCTS.map(|structs| {
         let is_in = |field: &&Field| of(field).is_some_and(|of| structs.contains(&of));
         FIELDS.iter().filter(is_read).filter(is_in).collect()

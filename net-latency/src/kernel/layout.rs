@@ -1,6 +1,6 @@
 //! Where the fields lie that the kernel side reads.
 
-use net_latency_common::{FIELDS, Field, Group, Lies, Offsets};
+use net_latency_common::offsets::{FIELDS, Field, Group, Location, Offsets};
 
 use super::{
     arch,
@@ -18,7 +18,7 @@ const LARGER_STACKS: &str = "kasan_report";
 
 /// The names of the types and functions that this module looks at.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    let paths = FIELDS.iter().flat_map(|field| field.lies.paths()).flat_map(|path| path.split('+'));
+    let paths = FIELDS.iter().flat_map(|field| field.location.paths()).flat_map(|path| path.split('+'));
     let structs = paths.map(|path| path.split('.').next().unwrap_or(path));
     structs.chain(["pt_regs", "bpf_link_info", CURRENT_TASK, TASK_REGISTERS, LARGER_STACKS])
 }
@@ -30,13 +30,13 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 pub(crate) fn offsets(btf: &Btf<'_>, group: Group, mut known: Offsets) -> Result<Offsets, BtfError> {
     let offset = |path: &str| path.split('+').map(|path| btf.offset(path)).sum::<Result<u32, _>>();
     for field in Field::of(group) {
-        *(field.offset)(&mut known) = match field.lies {
-            Lies::At(path) => offset(path)?,
-            Lies::IfThere(path) => offset(path).unwrap_or(0),
-            Lies::Either(first, second) => offset(first).or_else(|_| offset(second))?,
-            Lies::ByteOf(path) => btf.offset_in_bits(path)? / u8::BITS,
-            Lies::BitOf(path) => btf.offset_in_bits(path)? % u8::BITS,
-            Lies::Apart => continue,
+        *(field.offset)(&mut known) = match field.location {
+            Location::At(path) => offset(path)?,
+            Location::IfThere(path) => offset(path).unwrap_or(0),
+            Location::Either(first, second) => offset(first).or_else(|_| offset(second))?,
+            Location::ByteOf(path) => btf.offset_in_bits(path)? / u8::BITS,
+            Location::BitOf(path) => btf.offset_in_bits(path)? % u8::BITS,
+            Location::Apart => continue,
         };
     }
     match group {

@@ -15,7 +15,8 @@ use aya::{
 };
 use net_latency_common::{
     CALL_COUNTERS_MAP, CALL_SETTINGS_GLOBAL, CALLS_MAP, CallContext, CallCounters, CallRecord, CallSettings,
-    CallStack, Group, Offsets, STACKS_MAP,
+    CallStack, STACKS_MAP,
+    offsets::{Group, Offsets},
 };
 
 use super::{attach, attached::Attached, filters, patch, signals::Held, table::Mechanism};

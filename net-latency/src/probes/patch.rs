@@ -103,7 +103,10 @@ pub(super) fn words_in(object: &[u8]) -> std::collections::BTreeSet<usize> {
 
 #[cfg(test)]
 mod tests {
-    use net_latency_common::{Field, Group, WORDS};
+    use net_latency_common::{
+        WORDS,
+        offsets::{Field, Group},
+    };
 
     use super::*;
 

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use net_latency_common::{Direction, Group, Offsets};
+use net_latency_common::{
+    Direction,
+    offsets::{Group, Offsets},
+};
 
 use super::table::{
     Absence, CHANGED_BY_TASK, CLOSE, CONNECTIONS, DROPS, EXIT, FINE, FIRST_BYTES, FORK, HOOKS, Hook,

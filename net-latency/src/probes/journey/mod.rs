@@ -19,11 +19,12 @@ use aya::{
     maps::{Array, HashMap, MapData, RingBuf},
 };
 use net_latency_common::{
-    Direction, Group, Offsets,
+    Direction,
     journey::{
         FIRST_ADDRESS, JOURNEY_SETTINGS_GLOBAL, JOURNEYS_MAP, JourneySettings, PLACES, ROWS_MAP, SLOTS,
         TALLY_ARMED, TALLY_BEGUN, TALLY_ENDED, TALLY_LOST, TALLY_MAP,
     },
+    offsets::{Group, Offsets},
 };
 use rustc_hash::FxHashSet;
 
