@@ -124,11 +124,9 @@ impl Sink {
         });
         let (file, made, kind, begin) = inspected.map_err(|error| {
             let option = if output.is_some() { "--output: " } else { "" };
-            let remedy = match error.kind() {
-                // It has its own.
-                ErrorKind::NotFound => "",
-                _ => "; choose a file that can be written",
-            };
+            // A missing directory's sentence has its own; the system's words have none.
+            let has_remedy = error.kind() == ErrorKind::NotFound && error.get_ref().is_some();
+            let remedy = if has_remedy { "" } else { "; choose a file that can be written" };
             Failure::Usage(format!("{option}cannot open {name}: {error}{remedy}"))
         })?;
         let mut buffer = Vec::with_capacity(CAPACITY);
@@ -476,6 +474,9 @@ mod tests {
         assert_eq!(failure.exit_code(), 2);
         let text = failure.to_string();
         assert_eq!(text, "--output: cannot open /nonexistent/lines: there is no such directory; create it");
+        let failure = Sink::open(Some(Path::new("/proc/self/fd/99999")), b"").expect_err("not open");
+        let text = failure.to_string();
+        assert!(text.ends_with("; choose a file that can be written"), "{text}");
     }
 
     #[test]
