@@ -58,7 +58,7 @@ pub enum Direction {
 }
 
 /// The version of recordings: they hold records as they are, so that with another layout of [`PacketRecord`] this is another number, and
-/// with another way to pack them too (the user side's `recording/block.rs`).
+/// with another way to pack them too (the user side's `recording/block.rs`). No other is read: no release has written one.
 pub const RECORDING_VERSION: u32 = 3;
 
 /// One finished packet. Unknown stamps, ids and names are 0.

@@ -30,8 +30,6 @@ use super::block::{Block, HEAD, Rows};
 pub(crate) const MAGIC: &[u8; 8] = b"\x89NLR\r\n\x1a\n";
 const BLOCK: &[u8; 4] = b"BLCK";
 const END: &[u8; 4] = b"END.";
-/// The version that is written, and the only one that is read: no release has written another.
-const VERSION: u32 = RECORDING_VERSION;
 /// A head is far shorter.
 const MOST_HEAD: usize = 1 << 20;
 
@@ -66,7 +64,7 @@ impl Head {
     /// The head of a file of this version, of which nothing else is known.
     pub(crate) fn new() -> Self {
         Self {
-            version: VERSION,
+            version: RECORDING_VERSION,
             program: env!("CARGO_PKG_VERSION").to_owned(),
             host: String::new(),
             kernel: String::new(),
@@ -150,7 +148,7 @@ impl fmt::Display for Damage {
             Self::Wrong => f.write_str("the recording is damaged"),
             Self::Other(version) => write!(
                 f,
-                "the recording's form is version {version}, and this net-latency reads version {VERSION}; use the net-latency \
+                "the recording's form is version {version}, and this net-latency reads version {RECORDING_VERSION}; use the net-latency \
                  that wrote it"
             ),
         }
@@ -192,7 +190,7 @@ impl<R: Read> Reader<R> {
             version: u32,
         }
         let Version { version } = serde_json::from_slice(&head).map_err(|_| Damage::Wrong)?;
-        if version != VERSION {
+        if version != RECORDING_VERSION {
             return Err(Damage::Other(version));
         }
         let head: Head = serde_json::from_slice(&head).map_err(|_| Damage::Wrong)?;
