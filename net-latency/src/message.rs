@@ -55,13 +55,18 @@ pub(crate) fn counted<N: Display + PartialEq + From<u8>>(count: N, what: &str) -
     format!("{count} {what}{plural}")
 }
 
+/// How many there are of what has this name, and what became of it.
+pub(crate) fn fate_of(count: u64, (what, fate): (&str, &str)) -> String {
+    format!("{} {fate}", counted(count, what))
+}
+
 /// Writes a line for each of these that there are: how many, of what, and what became of it.
 ///
 /// # Errors
 /// When `out` can't be written.
 pub(crate) fn write_counts(counts: &[(u64, (&str, &str))], out: &mut impl Write) -> io::Result<()> {
-    for (count, (what, fate)) in counts.iter().filter(|(count, _)| *count > 0) {
-        writeln!(out, "  {} {fate}", counted(*count, what))?;
+    for (count, meaning) in counts.iter().filter(|(count, _)| *count > 0) {
+        writeln!(out, "  {}", fate_of(*count, *meaning))?;
     }
     Ok(())
 }

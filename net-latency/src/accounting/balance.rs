@@ -8,7 +8,7 @@ use super::{
     ledger::Ledger,
     losses::{DROPPED_AT_SOCKET, Losses},
 };
-use crate::message::counted;
+use crate::message::{counted, write_counts};
 
 /// The content of every footer, whatever a view shows of the packets themselves.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ impl Balance<'_> {
             )?;
         }
         for loss in self.losses.kinds().filter(|loss| loss.count > 0) {
-            writeln!(out, "  {loss}")?;
+            write_counts(&[(loss.count, loss.meaning)], out)?;
             if loss.name == Some(DROPPED_AT_SOCKET) {
                 self.losses.drops.write(out)?;
             }

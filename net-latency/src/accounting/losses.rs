@@ -1,11 +1,8 @@
 //! Every kind of loss, in words.
 
-use std::fmt::{self, Display};
-
 use net_latency_common::{Counter, Counters};
 
 use super::drops::Drops;
-use crate::message::counted;
 
 /// What became of lines that the reader of the output did not take in time at the end.
 pub(crate) const UNWRITTEN: (&str, &str) = ("line", "not written at the end: the output was not read");
@@ -47,13 +44,6 @@ pub struct Loss {
     pub is_lost_line: bool,
     /// What was lost, what became of it and, where there is one, the remedy.
     pub meaning: (&'static str, &'static str),
-}
-
-impl Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, fate) = self.meaning;
-        write!(f, "{} {fate}", counted(self.count, what))
-    }
 }
 
 impl Losses {

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     diagnosis::Headline,
-    message::counted,
+    message::{counted, fate_of},
     packet::stages::{dir, opposite},
 };
 
@@ -256,7 +256,7 @@ fn notes(view: &View<'_>) -> (String, Ink) {
             notes.push(format!("{} not shown: {why}", counted(packets, "packet")));
         }
     }
-    notes.extend(kinds.iter().map(ToString::to_string));
+    notes.extend(kinds.iter().map(|loss| fate_of(loss.count, loss.meaning)));
     notes.extend(view.status.unread.iter().cloned());
     let ink = if lost > 0 { Ink::Alert } else { Ink::Weak };
     (notes.join("; "), ink)
