@@ -49,6 +49,17 @@ impl Footer {
         self.0["skipped_calls"].as_u64()
     }
 
+    /// Where packets without a line are, and what was lost or skipped, by its own account.
+    pub(crate) fn missing(&self) -> String {
+        let places = ["dropped", "duplicates", "waiting", "inconsistent", "in_flight", "counted_twice"];
+        let counts = places.into_iter().chain(["skipped_calls"]).map(|name| (name, &self.0[name]));
+        let losses = self.0["losses"].as_object().into_iter().flatten();
+        let counts = counts.chain(losses.map(|(name, count)| (name.as_str(), count)));
+        let counted = counts.filter(|(_, count)| count.as_u64().is_some_and(|count| count > 0));
+        let counted: Vec<_> = counted.map(|(name, count)| format!("{name} {count}")).collect();
+        if counted.is_empty() { "nothing".to_owned() } else { counted.join(", ") }
+    }
+
     /// Packets whose times can't be theirs, and which were left out: none of a run that shows packets.
     pub(crate) fn inconsistent(&self) -> u64 {
         let counts = [&self.0["inconsistent"], &self.0["losses"]["slow_inconsistent"]];

@@ -430,15 +430,18 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// An error that shows the first of the lines at fault and what the tool said, and knows what the kernel skipped.
+    /// An error that shows the first of the lines at fault and what the tool said, and knows what the kernel skipped. Its first line,
+    /// which is all that the end of a long log shows, says what the tool counted as missing.
     pub(crate) fn fault<'a>(
         &self,
         what: impl fmt::Display,
         lines: impl IntoIterator<Item = &'a Line>,
     ) -> anyhow::Error {
         let lines: Vec<_> = lines.into_iter().take(5).map(|line| line.raw.as_str()).collect();
+        let missing = self.end().map(|footer| format!("; counted as missing: {}", footer.missing()));
         let text = format!(
-            "{what}\nfirst lines concerned:\n{}\nexit: {}\nstderr:\n{}",
+            "{what}{}\nfirst lines concerned:\n{}\nexit: {}\nstderr:\n{}",
+            missing.unwrap_or_default(),
             lines.join("\n"),
             self.status,
             self.stderr.join("\n")

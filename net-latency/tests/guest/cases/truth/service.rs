@@ -35,6 +35,7 @@ pub(crate) const THEME: Theme = Theme {
 };
 
 const ROUNDS: usize = 12;
+/// How long the first request and its answer are. Those of each round are one byte longer, so that a line says which round it is of.
 const LEN: usize = 100;
 const TIME: Duration = Duration::from_millis(20);
 /// Of the time that its own clock says, a figure may differ by N percent.
@@ -140,47 +141,59 @@ fn at_work(rounds: &[(Told, Own)]) -> Result<()> {
     expect_alike("on a CPU", rounds, |told, own| (told.cpu, own.cpu))
 }
 
-/// The lines of what a server at this port answered, one for each round.
-fn answers<'a>(evidence: &'a Evidence<'_>, port: u16) -> Vec<&'a Line> {
+/// The first transmissions of what a server at this port answered.
+fn first_sent<'a>(evidence: &'a Evidence<'_>, port: u16) -> Vec<&'a Line> {
     let is_answer =
         |line: &&Line| line.dir == Dir::Out && line.sport == port && line.len > 0 && !line.is("retrans");
     evidence.lines.iter().filter(is_answer).collect()
 }
 
-/// That there are N of them. What the tool has counted says why not.
-fn expect_answers(evidence: &Evidence<'_>, lines: &[&Line], count: usize) -> Result<()> {
-    let wrong = format_args!("{} answers, not {count}", lines.len());
-    ensure!(lines.len() == count, evidence.outcome.fault(wrong, lines.iter().copied()));
-    Ok(())
+/// Those of N rounds, and the round of each: all of them, but for what may be missing.
+fn answers<'a>(evidence: &'a Evidence<'_>, port: u16, count: usize) -> Result<Vec<(usize, &'a Line)>> {
+    let lines = first_sent(evidence, port);
+    let fault = |what: &str| evidence.outcome.fault(what, lines.iter().copied());
+    let round = |line: &&'a Line| Some((usize::try_from(line.len).ok()?.checked_sub(LEN)?, *line));
+    let of_rounds: Option<Vec<_>> = lines.iter().map(round).collect();
+    let of_rounds = of_rounds.ok_or_else(|| fault("an answer of no round"))?;
+    let is_in_order = of_rounds.is_sorted_by(|(before, _), (round, _)| before < round);
+    ensure!(
+        is_in_order && of_rounds.iter().all(|(round, _)| *round < count),
+        fault("answers of other rounds")
+    );
+    let found = of_rounds.len().try_into()?;
+    evidence.outcome.expect_all("answers", found, count.try_into()?, lines.iter().copied())?;
+    Ok(of_rounds)
 }
 
 /// All answers but those of skipped calls have it, and `is` says of them what has to be so.
 fn check(port: u16, owns: Vec<Own>, is: impl FnOnce(&[(Told, Own)]) -> Result<()> + Send + 'static) -> Check {
     Box::new(move |evidence| {
-        let lines = answers(evidence, port);
-        expect_answers(evidence, &lines, owns.len())?;
-        let told: Vec<_> = lines.iter().map(|line| Told::of(line)).collect::<Result<_>>()?;
-        let rounds = told.into_iter().zip(owns).filter_map(|(told, own)| Some((told?, own)));
+        let answers = answers(evidence, port, owns.len())?;
+        let lines = || answers.iter().map(|(_, line)| *line);
+        let told: Vec<_> =
+            answers.iter().map(|(round, line)| Ok((*round, Told::of(line)?))).collect::<Result<_>>()?;
+        let rounds = told.into_iter().filter_map(|(round, told)| Some((told?, owns[round])));
         let rounds: Vec<_> = rounds.collect();
-        let most = evidence.outcome.allowance().most(lines.len().try_into()?);
+        let most = evidence.outcome.allowance().most(answers.len().try_into()?);
         ensure!(
-            u64::try_from(lines.len() - rounds.len())? <= most,
-            evidence.outcome.fault(format_args!("{} of them are known", rounds.len()), lines)
+            u64::try_from(answers.len() - rounds.len())? <= most,
+            evidence.outcome.fault(format_args!("{} of them are known", rounds.len()), lines())
         );
         for (told, own) in &rounds {
             // From its read to its own clock, and from that to its call, it is a little longer.
             ensure!(told.all >= own.all, "shorter than its own clock says: {told:?} {own:?}");
         }
-        is(&rounds).map_err(|wrong| evidence.outcome.fault(wrong, lines))
+        is(&rounds).map_err(|wrong| evidence.outcome.fault(wrong, lines()))
     })
 }
 
 /// A client that asks N times, and waits for the answers.
 fn ask(stream: &mut TcpStream) -> Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
-    for _ in 0..ROUNDS {
-        stream.write_all(&[1; LEN])?;
-        stream.read_exact(&mut [0; LEN])?;
+    for round in 0..ROUNDS {
+        let mut bytes = vec![1; LEN + round];
+        stream.write_all(&bytes)?;
+        stream.read_exact(&mut bytes)?;
     }
     Ok(())
 }
@@ -211,8 +224,8 @@ fn alone(port: u16, work: fn(), is: fn(&[(Told, Own)]) -> Result<()>) -> Result<
 
 fn serve(stream: &mut TcpStream, mut work: impl FnMut()) -> Result<Vec<Own>> {
     let mut owns = Vec::new();
-    for _ in 0..ROUNDS {
-        let mut request = [0; LEN];
+    for round in 0..ROUNDS {
+        let mut request = vec![0; LEN + round];
         stream.read_exact(&mut request)?;
         owns.push(Own::of(&mut work)?);
         stream.write_all(&request)?;
@@ -261,8 +274,8 @@ fn two_threads() -> Result<Check> {
     let mut writer = reader.try_clone()?;
     let (hand_over, requests) = mpsc::channel();
     let reads = thread::spawn(move || {
-        for _ in 0..ROUNDS {
-            let mut request = [0; LEN];
+        for round in 0..ROUNDS {
+            let mut request = vec![0; LEN + round];
             reader.read_exact(&mut request)?;
             hand_over.send(request)?;
         }
@@ -278,13 +291,12 @@ fn two_threads() -> Result<Check> {
     joined(reads)?;
     joined(writes)?;
     Ok(Box::new(|evidence| {
-        let lines = answers(evidence, PORT);
-        expect_answers(evidence, &lines, ROUNDS)?;
-        for line in &lines {
+        let answers = answers(evidence, PORT, ROUNDS)?;
+        for (_, line) in &answers {
             ensure!(Told::of(line)?.is_none(), evidence.outcome.fault("that can't be known", [*line]));
         }
         let counted = evidence.outcome.footer()?.figure("unknown_stages.other_thread")?;
-        let most = evidence.outcome.allowance().most(lines.len().try_into()?);
+        let most = evidence.outcome.allowance().most(answers.len().try_into()?);
         ensure!(counted + most >= ROUNDS as u64, "{counted} of {ROUNDS} are counted");
         Ok(())
     }))
@@ -313,7 +325,7 @@ fn forks() -> Result<Check> {
     drop(server);
     std::fs::remove_dir_all(root.path())?;
     Ok(Box::new(|evidence| {
-        let lines = answers(evidence, PORT);
+        let lines = first_sent(evidence, PORT);
         let told: Vec<_> = lines.iter().map(|line| Told::of(line)).collect::<Result<_>>()?;
         let known: Vec<_> =
             told.into_iter().zip(&lines).filter_map(|(told, line)| Some((told?, line))).collect();
@@ -341,8 +353,8 @@ fn datagrams() -> Result<Check> {
     let client = UdpSocket::bind(("127.0.0.1", 0))?;
     let owns = thread::spawn(move || {
         let mut owns = Vec::new();
-        for _ in 0..ROUNDS {
-            let mut request = [0; LEN];
+        for round in 0..ROUNDS {
+            let mut request = vec![0; LEN + round];
             let (len, from) = server.recv_from(&mut request)?;
             owns.push(Own::of(sleeps)?);
             server.send_to(&request[..len], from)?;
@@ -350,9 +362,10 @@ fn datagrams() -> Result<Check> {
         Ok(owns)
     });
     client.set_read_timeout(Some(PATIENCE))?;
-    for _ in 0..ROUNDS {
-        client.send_to(&[1; LEN], ("127.0.0.1", PORT))?;
-        client.recv(&mut [0; LEN])?;
+    for round in 0..ROUNDS {
+        let mut bytes = vec![1; LEN + round];
+        client.send_to(&bytes, ("127.0.0.1", PORT))?;
+        client.recv(&mut bytes)?;
     }
     Ok(check(PORT, joined(owns)?, asleep))
 }
