@@ -289,6 +289,12 @@ impl Path {
         Ok(self)
     }
 
+    /// Lets the client's TCP be patient: however busy the machine is, neither its retransmission timer runs down in a scene nor the one
+    /// that ends TCP_CORK and MSG_MORE, which takes as long (`tcp_probe0_base`).
+    pub(crate) fn patient(self) -> Result<Self> {
+        self.with_shortest_timeout(10_000)
+    }
+
     /// Has the client's end send single segments and the server's merge them; false if this kernel's veth
     /// can't do the latter: before Linux 5.13 it merges only for an XDP program, and has the feature set,
     /// as all devices do that do nothing about it.

@@ -9,7 +9,7 @@ use std::{
         unix::net::UnixDatagram,
     },
     thread::sleep,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -76,7 +76,7 @@ impl Dying {
             }
             // Takes the skb that was freed last, and keeps it.
             ["keep-skb"] => self.keep_skb(),
-            // Datagrams to that address die on arrival; each is followed by one of UDP-Lite.
+            // Datagrams to that address die on arrival; each is followed by one of UDP-Lite. How long those took at most, ns.
             ["arrive", to, death, rounds, gap_ms] => {
                 self.arrive(to.parse()?, death, rounds.parse()?, Duration::from_millis(gap_ms.parse()?))
             }
@@ -101,6 +101,7 @@ impl Dying {
         };
         let there = receiver.local_addr()?;
         let mut bytes = [0; NEXT.len()];
+        let mut longest = Duration::ZERO;
         for _ in 0..rounds {
             match &raw {
                 None => ensure!(plain.send_to(&DEAD, to)? == DEAD.len(), "a short datagram"),
@@ -118,11 +119,13 @@ impl Dying {
                 self.keep_skb()?;
             }
             sleep(gap);
+            let since = Instant::now();
             sender.send_to(&NEXT, there)?;
             ensure!(receiver.recv(&mut bytes)? == NEXT.len(), "another datagram");
+            longest = longest.max(since.elapsed());
         }
         self.lite = Some((sender, receiver));
-        Ok(rounds)
+        Ok(longest.as_nanos().try_into()?)
     }
 }
 

@@ -1,11 +1,16 @@
 //! Datagrams that die before a device or a reader has them: they have no line, and lend nothing to the packet that gets their skb next.
 //!
 //! Each scenario lets some die and has the same thread send something else 100 ms later, on the same processor: the kernel's allocator
-//! gives it the skb that was freed last. A time of 100 ms is then a dead datagram's.
+//! gives it the skb that was freed last. A time that is longer than sending and taking it took is then a dead datagram's.
 
-use std::{fs, net::SocketAddr, thread::sleep, time::Duration};
+use std::{
+    fs,
+    net::SocketAddr,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{Check, Evidence, Scenario, Theme};
 use crate::{
@@ -72,8 +77,6 @@ const FEW: u64 = 8;
 const LEN: u32 = 60;
 /// Between a datagram that dies and what follows.
 const GAP: Duration = Duration::from_millis(100);
-/// The clocks of the sleep and of the stamps may differ a little.
-const GAP_NS: u64 = 100_000_000 - 100_000;
 /// The port of the thread whose datagrams die.
 const FROM: u16 = 47_001;
 /// Where they go.
@@ -91,8 +94,8 @@ struct Stage {
     from: SocketAddr,
     dead: SocketAddr,
     live: SocketAddr,
-    /// How many lived.
-    lives: usize,
+    /// How long the sending and taking of each that lived took.
+    lives: Vec<Duration>,
 }
 
 impl Stage {
@@ -105,7 +108,7 @@ impl Stage {
         sender.ask("pin 0")?;
         let live = SocketAddr::new(far, receiver.ask(&format!("udp bind {far}"))?.try_into()?);
         let (from, dead) = (SocketAddr::new(near, FROM), SocketAddr::new(far, DEAD));
-        Ok(Self { path, sender, receiver, from, dead, live, lives: 0 })
+        Ok(Self { path, sender, receiver, from, dead, live, lives: Vec::new() })
     }
 
     /// What follows each datagram that dies, if the kernel knows the protocol.
@@ -135,9 +138,10 @@ impl Stage {
 
     /// The next datagram of that thread that lives has its line.
     fn live(&mut self) -> Result<()> {
+        let since = Instant::now();
         self.sender.ask(&format!("udp send-to {} 1 {LEN}", self.live))?;
         self.receiver.ask("udp receive 1")?;
-        self.lives += 1;
+        self.lives.push(since.elapsed());
         Ok(())
     }
 
@@ -155,8 +159,8 @@ impl Stage {
                 )
             );
             let lines = out(evidence, self.from, self.live);
-            expect_datagrams(evidence.outcome, "that live", &lines, &self.sender, self.lives, LEN)?;
-            expect_own_times(evidence, &lines)?;
+            expect_datagrams(evidence.outcome, "that live", &lines, &self.sender, self.lives.len(), LEN)?;
+            expect_own_times(evidence, &lines, &self.lives)?;
             let dead = evidence.outcome.figure("losses.never_queued")?;
             ensure!(dead >= rounds, evidence.outcome.fault(format_args!("{dead} died on their way out"), []));
             let overtaken = evidence.outcome.figure("losses.overtaken")?;
@@ -181,10 +185,13 @@ fn into<'a>(evidence: &'a Evidence<'_>, to: SocketAddr) -> Vec<&'a Line> {
     evidence.lines.iter().filter(is_its).collect()
 }
 
-/// No line has a time that only a datagram before it can have.
-fn expect_own_times(evidence: &Evidence<'_>, lines: &[&Line]) -> Result<()> {
-    let is_long =
-        |line: &&&Line| line.stages.iter().chain([&line.total]).flatten().any(|time| *time >= GAP_NS);
+/// No line has a time that only a datagram before it can have, which died [`GAP`] before: all of them took as long as whoever sent and
+/// took them had to wait at most.
+fn expect_own_times(evidence: &Evidence<'_>, lines: &[&Line], took: &[Duration]) -> Result<()> {
+    let longest = took.iter().max().context("no datagram lived")?.as_nanos();
+    let is_long = |line: &&&Line| {
+        line.stages.iter().chain([&line.total]).flatten().any(|time| u128::from(*time) > longest)
+    };
     let long: Vec<_> = lines.iter().filter(is_long).copied().collect();
     let what =
         || format!("{} of {} lines have the times of a datagram that died before", long.len(), lines.len());
@@ -311,7 +318,7 @@ fn lite(version: Version, death: Death) -> Result<Check> {
         Death::FullQueue | Death::SocketFilter => "plain",
     };
     let rounds = FEW;
-    peer.ask(&format!("dying arrive {dead} {what} {rounds} {}", GAP.as_millis()))?;
+    let took = peer.ask(&format!("dying arrive {dead} {what} {rounds} {}", GAP.as_millis()))?;
     Ok(Box::new(move |evidence| {
         let _ends = (&path, &peer, &other);
         let lines = into(evidence, to);
@@ -319,7 +326,7 @@ fn lite(version: Version, death: Death) -> Result<Check> {
             lines.len() <= usize::try_from(rounds)?,
             evidence.outcome.fault("more lines than datagrams", lines)
         );
-        expect_own_times(evidence, &lines)
+        expect_own_times(evidence, &lines, &[Duration::from_nanos(took)])
     }))
 }
 
@@ -333,21 +340,25 @@ fn datagram_after_no_socket() -> Result<Check> {
     sender.ask(&format!("udp bind {address}"))?;
     let to = SocketAddr::new(address, receiver.ask(&format!("udp bind {address}"))?.try_into()?);
     let nowhere = SocketAddr::new(address, CLOSED);
+    let mut took = Vec::new();
     for _ in 0..FEW {
         sender.ask(&format!("udp send-to {nowhere} 1 {LEN}"))?;
         // ICMP's answer was freed after it.
         sender.ask("dying keep-skb")?;
         sleep(GAP);
         skipping("udp::received", || {
+            let since = Instant::now();
             sender.ask(&format!("udp send-to {to} 1 {LEN}"))?;
-            receiver.ask("udp receive 1")
+            receiver.ask("udp receive 1")?;
+            took.push(since.elapsed());
+            Ok(())
         })?;
     }
     Ok(Box::new(move |evidence| {
         let _ends = (&path, &sender);
         let lines = into(evidence, to);
         expect_datagrams_partly(evidence, &lines, &receiver, FEW)?;
-        expect_own_times(evidence, &lines)
+        expect_own_times(evidence, &lines, &took)
     }))
 }
 

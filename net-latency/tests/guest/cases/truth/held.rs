@@ -106,7 +106,7 @@ fn by_nagle() -> Result<Check> {
 
 /// A small write waits for the end of TCP_CORK.
 fn by_cork() -> Result<Check> {
-    let mut pair = Pair::connect(&Path::veth(Version::V6)?)?;
+    let mut pair = Pair::connect(&Path::veth(Version::V6)?.patient()?)?;
     for _ in 0..ROUNDS {
         pair.client.ask("cork yes")?;
         pair.client.ask(&format!("write {LEN}"))?;

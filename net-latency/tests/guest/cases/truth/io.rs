@@ -319,7 +319,7 @@ fn take_all(server: &mut Peer) -> Result<()> {
 }
 
 fn corked() -> Result<Check> {
-    let mut pair = Pair::connect(&Path::private_loopback(Version::V4)?)?;
+    let mut pair = Pair::connect(&Path::veth(Version::V4)?.patient()?)?;
     pair.client.ask("cork yes")?;
     pair.client.ask(&format!("write {LEN}"))?;
     sleep(HELD_BACK);
@@ -330,7 +330,7 @@ fn corked() -> Result<Check> {
 }
 
 fn more() -> Result<Check> {
-    let mut pair = Pair::connect(&Path::private_loopback(Version::V4)?)?;
+    let mut pair = Pair::connect(&Path::veth(Version::V4)?.patient()?)?;
     pair.client.ask(&format!("give send-more {LEN}"))?;
     sleep(HELD_BACK);
     pair.client.ask(&format!("write {LEN}"))?;
@@ -345,8 +345,7 @@ fn delayed_by_nagle() -> Result<Check> {
     path.delay(2 * PAUSE)?;
     let mut pair = Pair::connect(&path)?;
     pair.client.ask("delay-small yes")?;
-    pair.client.ask(&format!("write {LEN}"))?;
-    pair.client.ask(&format!("write {LEN}"))?;
+    pair.client.ask(&format!("write-each 2 {LEN}"))?;
     take_all(&mut pair.server)?;
     Ok(Box::new(move |evidence| {
         let conversation = lines_of(evidence, &pair, None)?;

@@ -235,9 +235,8 @@ fn sent_later() -> Result<Check> {
 /// A segment that waits below IP for its neighbour's address is its writer's, though another process writes meanwhile.
 fn waits_below_ip() -> Result<Check> {
     const WAIT: Duration = Duration::from_millis(60);
-    /// However busy the machine is, the first one is not sent again while it waits: its line would be the second sending's.
-    const TIMEOUT_MS: u32 = 10_000;
-    let path = Path::veth(Version::V4)?.with_shortest_timeout(TIMEOUT_MS)?;
+    // The first one is not to be sent again while it waits: its line would be the second sending's.
+    let path = Path::veth(Version::V4)?.patient()?;
     let mut pair = Pair::connect(&path)?;
     pair.converse(2, LEN)?;
     // Or else the server sends its last answer again, whose ACK would overtake the first one.
@@ -279,7 +278,7 @@ fn waits_below_ip() -> Result<Check> {
 
 /// A segment that two processes have written is the first one's.
 fn one_segment() -> Result<Check> {
-    let mut pair = Pair::connect(&Path::private_loopback(Version::V4)?)?;
+    let mut pair = Pair::connect(&Path::veth(Version::V4)?.patient()?)?;
     pair.client.ask("cork yes")?;
     let child = pair.client.ask(&format!("child write {}", LEN / 2))?;
     pair.client.ask(&format!("write {}", LEN / 2))?;
