@@ -15,6 +15,7 @@ mod files;
 mod fuzz;
 mod kernel;
 mod message;
+mod name;
 mod named;
 mod output;
 mod packet;

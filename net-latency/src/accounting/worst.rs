@@ -44,24 +44,7 @@ struct Kept {
     process: Option<Name>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Name {
-    bytes: [u8; NAME_LEN],
-    len: usize,
-}
-
-impl Name {
-    fn new(name: &[u8]) -> Self {
-        let len = name.len().min(NAME_LEN);
-        let mut bytes = [0; NAME_LEN];
-        bytes[..len].copy_from_slice(&name[..len]);
-        Self { bytes, len }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
+type Name = crate::name::Name<NAME_LEN>;
 
 impl Worst {
     /// Keeps this many packets.

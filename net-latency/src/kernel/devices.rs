@@ -25,20 +25,7 @@ pub(crate) struct Devices {
     last: Option<((u32, u32), Name)>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Name {
-    bytes: [u8; NAME_LEN],
-    len: usize,
-}
-
-impl Name {
-    fn of(name: &[u8]) -> Self {
-        let len = name.len().min(NAME_LEN);
-        let mut bytes = [0; NAME_LEN];
-        bytes[..len].copy_from_slice(&name[..len]);
-        Self { bytes, len }
-    }
-}
+type Name = crate::name::Name<NAME_LEN>;
 
 impl Devices {
     /// The name of the device with this index in the namespace with this inode number. The process, 0 for none, may be in it.
@@ -52,7 +39,7 @@ impl Devices {
             self.last = Some(((netns, ifindex), name?));
         }
         let (_, name) = self.last.as_ref()?;
-        Some(&name.bytes[..name.len])
+        Some(name.bytes())
     }
 
     /// The devices in a namespace that is not ours.
@@ -102,7 +89,7 @@ fn with_ipv4(text: &[u8]) -> FxHashMap<u32, Name> {
         let (index, rest) = line.split_at_checked(line.iter().position(|&byte| byte == b'\t')?)?;
         let index = str::from_utf8(index).ok()?.parse().ok()?;
         let end = rest.iter().position(|&byte| byte == b':')?;
-        Some((index, Name::of(rest[..end].trim_ascii())))
+        Some((index, Name::new(rest[..end].trim_ascii())))
     };
     text.split(|&byte| byte == b'\n').filter_map(device).collect()
 }
@@ -114,8 +101,7 @@ fn look_up(ifindex: u32) -> Option<Name> {
     if found.is_null() {
         return None;
     }
-    let len = bytes.iter().position(|&byte| byte == 0).unwrap_or(NAME_LEN);
-    Some(Name::of(&bytes[..len]))
+    Name::of_kernel(&bytes)
 }
 
 #[cfg(test)]
@@ -151,7 +137,7 @@ mod tests {
             3\t\xff.5       :     1      V2\n";
         let mut found: Vec<_> = with_ipv4(text)
             .into_iter()
-            .map(|(index, name)| (index, name.bytes[..name.len].to_vec()))
+            .map(|(index, name)| (index, name.bytes().to_vec()))
             .collect();
         found.sort_unstable();
         let expected: [(u32, &[u8]); 3] = [(1, b"lo"), (3, b"\xff.5"), (12, b"veth-of-15-char")];

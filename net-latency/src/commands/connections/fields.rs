@@ -209,34 +209,7 @@ impl Kind for Time {
     }
 }
 
-/// A name: any bytes that a user chose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Name {
-    bytes: [u8; Self::LONGEST],
-    len: u8,
-}
-
-impl Name {
-    const LONGEST: usize = 64;
-
-    /// The name, its beginning if it is long.
-    pub(super) fn new(name: &[u8]) -> Self {
-        let len = name.len().min(Self::LONGEST);
-        let mut bytes = [0; Self::LONGEST];
-        bytes[..len].copy_from_slice(&name[..len]);
-        Self { bytes, len: len as u8 }
-    }
-
-    /// One that the kernel ends by NUL; `None` if it is empty.
-    pub(super) fn of_task(name: &[u8]) -> Option<Self> {
-        let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-        (end > 0).then(|| Self::new(&name[..end]))
-    }
-
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
-    }
-}
+pub(super) type Name = crate::name::Name<64>;
 
 impl Kind for Name {
     fn write_json(&self, _: &mut TimeText, out: &mut Vec<u8>) {

@@ -53,7 +53,7 @@ impl Queue {
     fn add(&mut self, record: &ListenerRecord) {
         if record.pid != 0 {
             self.pid = record.pid;
-            self.process = Name::of_task(&record.process);
+            self.process = Name::of_kernel(&record.process);
         }
         self.sockets += 1;
         self.accepted += record.accepted;

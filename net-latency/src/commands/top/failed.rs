@@ -3,9 +3,8 @@
 
 use std::{collections::VecDeque, net::SocketAddr};
 
-use net_latency_common::ConnectionRecord;
+use net_latency_common::{COMM_LEN, ConnectionRecord};
 
-use super::name::Name;
 use crate::{
     clock::{Clock, LazyClock},
     commands::connections::{
@@ -13,6 +12,7 @@ use crate::{
         line::{duration_ns, outcome},
     },
     error::Failure,
+    name::Name,
     packet::event::address,
     probes::connections::Told,
     request::{TopConfig, TracingConfig},
@@ -39,7 +39,7 @@ pub(super) struct FailedConnection {
     pub(super) wall_ns: i64,
     /// 0 where the process is unknown.
     pub(super) pid: u32,
-    pub(super) name: Name,
+    pub(super) name: Option<Name<COMM_LEN>>,
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     pub(super) how: State,
@@ -61,7 +61,7 @@ impl Failed {
             at_ns: record.at_ns,
             wall_ns: clock.to_utc_ns(record.at_ns),
             pid: record.pid,
-            name: Name::of_task(&record.process),
+            name: Name::of_kernel(&record.process),
             local: SocketAddr::new(address(&record.local, record.family), record.local_port),
             remote: SocketAddr::new(address(&record.remote, record.family), record.remote_port),
             how,

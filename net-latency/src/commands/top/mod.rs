@@ -9,7 +9,6 @@ mod help;
 mod input;
 mod keys;
 mod model;
-mod name;
 mod paint;
 mod place;
 mod rows;

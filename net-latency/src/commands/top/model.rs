@@ -12,11 +12,10 @@ use std::{
     time::Duration,
 };
 
-use net_latency_common::Direction;
+use net_latency_common::{COMM_LEN, Direction};
 
 use super::{
     failed::Failed,
-    name::Name,
     window::{SLICES, TREND, Traffic},
 };
 use crate::{
@@ -26,6 +25,7 @@ use crate::{
         transit::Transits,
         whose_place,
     },
+    name::Name,
     packet::event::{COLUMNS, Event, Protocol},
 };
 
@@ -70,9 +70,26 @@ pub(super) struct ConnectionKey {
 #[derive(Clone, Debug)]
 pub(super) struct Process {
     owner: u64,
-    pub(super) name: Name,
+    name: Option<Name<COMM_LEN>>,
     pub(super) protocols: Protocols,
     pub(super) traffic: Traffic,
+}
+
+impl Process {
+    /// Its name as the kernel has it, of any bytes.
+    pub(super) fn name(&self) -> Option<&[u8]> {
+        self.name.as_ref().map(Name::bytes)
+    }
+
+    /// The newest name: it may change (exec). In a log that lacks it, the first thread's is the process's, and another's is better than none.
+    fn see(&mut self, event: &Event<'_>) {
+        let is_process = event.process().is_some() || event.pid() == event.tid();
+        if (is_process || self.name.is_none())
+            && let Some(name) = event.process().or(event.comm())
+        {
+            self.name = Name::of_kernel(name);
+        }
+    }
 }
 
 /// A connection of a process.
@@ -176,7 +193,7 @@ impl Model {
         let mut owner = || *owner.get_or_insert_with(|| owners(pid, event.wall_ns()));
         let mut process = self.processes.place(pid, now, is_room, &mut owner);
         if let Some(process) = &mut process {
-            process.name.see(event);
+            process.see(event);
             process.protocols.see(event.protocol());
             process.traffic.record(event, now);
         }
@@ -205,7 +222,7 @@ impl Model {
     /// A process with a known number but another name is another process, or has become another program: its figures begin anew.
     fn begin_anew_if_other(&mut self, pid: u32, event: &Event<'_>) {
         let (Some(known), Some(name)) = (self.processes.entries.get(&pid), event.process()) else { return };
-        if pid != 0 && known.name.bytes() != Some(name) {
+        if pid != 0 && known.name() != Some(name) {
             self.processes.entries.remove(&pid);
             self.connections.entries.retain(|key, _| key.pid != pid);
         }
@@ -342,7 +359,7 @@ trait Entry {
 
 impl Entry for Process {
     fn new(slice: u64, owner: u64) -> Self {
-        Self { owner, name: Name::default(), protocols: Protocols::default(), traffic: Traffic::new(slice) }
+        Self { owner, name: None, protocols: Protocols::default(), traffic: Traffic::new(slice) }
     }
 
     fn owner(&self) -> u64 {
@@ -502,7 +519,7 @@ pub(super) mod tests {
     #[test]
     fn a_process_has_its_newest_name() {
         let mut model = model();
-        let name = |model: &Model| model.process(19550).expect("known").name.bytes().map(<[u8]>::to_vec);
+        let name = |model: &Model| model.process(19550).expect("known").name().map(<[u8]>::to_vec);
         let of = |tid, thread: &[u8], process: &[u8]| PacketRecord {
             tid,
             comm: comm(thread),
@@ -519,7 +536,7 @@ pub(super) mod tests {
     #[test]
     fn in_an_old_log_a_process_has_the_name_of_its_first_thread() {
         let mut model = model();
-        let name = |model: &Model| model.process(19550).expect("known").name.bytes().map(<[u8]>::to_vec);
+        let name = |model: &Model| model.process(19550).expect("known").name().map(<[u8]>::to_vec);
         let of = |tid, name: &[u8]| PacketRecord { tid, comm: comm(name), process: [0; 16], ..incoming() };
         record(&mut model, &of(19561, b"worker-1"));
         record(&mut model, &of(19562, b"worker-2"));
@@ -689,7 +706,7 @@ pub(super) mod tests {
         for (name, dport) in [(&b"first"[..], 1), (b"first", 2), (b"second", 3)] {
             record(&mut model, &PacketRecord { process: comm(name), dport, ..incoming() });
         }
-        let names: Vec<_> = model.processes().map(|(_, process)| process.name.bytes()).collect();
+        let names: Vec<_> = model.processes().map(|(_, process)| process.name()).collect();
         assert_eq!(names, [Some(&b"second"[..])]);
         let ports: Vec<_> = model.connections().map(|(key, _)| key.ends.local.port()).collect();
         assert_eq!(ports, [3]);

@@ -12,9 +12,12 @@ use super::{
     state::{RowKey, Sort, State},
     window::{ANSWER, FIRST_PART, Figures, RTT, TOTAL, TRANSIT, TREND},
 };
-use crate::packet::{
-    event::Protocol,
-    stages::{FINE_STAGES, split},
+use crate::{
+    name::Name,
+    packet::{
+        event::Protocol,
+        stages::{FINE_STAGES, split},
+    },
 };
 
 /// A process or a connection.
@@ -89,7 +92,7 @@ impl Rows {
 
 /// The process's name as the text form of lines has it, so that nothing in it acts on the terminal.
 pub(super) fn name_of(model: &Model, pid: u32, is_ascii: bool) -> String {
-    harmless(model.process(pid).and_then(|process| process.name.bytes()), is_ascii)
+    harmless(model.process(pid).and_then(|process| process.name()), is_ascii)
 }
 
 fn harmless(name: Option<&[u8]>, is_ascii: bool) -> String {
@@ -247,7 +250,8 @@ fn packets(model: &Model, key: &ConnectionKey, shown: Direction, sort: Sort) -> 
 }
 
 fn failed(model: &Model, filter: &Filter, sort: Sort, is_ascii: bool) -> Vec<(String, FailedConnection)> {
-    let named = model.failed.all().map(|one| (harmless(one.name.bytes(), is_ascii), one.clone()));
+    let named =
+        model.failed.all().map(|one| (harmless(one.name.as_ref().map(Name::bytes), is_ascii), one.clone()));
     let mut all: Vec<_> = named
         .filter(|(name, one)| {
             filter.is_process(one.pid, name) || filter.is_connection([one.local, one.remote])
