@@ -48,6 +48,19 @@ fn who_comes_between_for_a_moment_is_not_named() {
     run(&[CALL, comes(0), wake, Step::Wait { ms: 30 }, taken, switch, take(0, 0)]);
 }
 
+/// A process and a thread of the kernel's had the CPU in turn, and then another process for a tenth of the time that a thread waited: that
+/// one did not have the others' turns.
+#[test]
+fn turns_of_others_are_not_those_of_the_last() {
+    let switch = |task, from| Step::Scheduler(Switch { cpu: 0, task, from });
+    let displace = Step::Scheduler(Displace { cpu: 0, task: 1 });
+    let long = Step::Wait { ms: 16 };
+    let in_turn = [switch(1, From::Kernel), long, displace, long];
+    let last = [switch(2, From::Kernel), Step::Wait { ms: 9 }, switch(0, From::Task(2)), take(0, 0)];
+    let waits = [CALL, comes(0), Step::Scheduler(Wake { task: 0 })];
+    run(&[&waits[..], &in_turn, &in_turn, &in_turn, &last].concat());
+}
+
 /// It was woken, went on without being off its CPU, called, and was preempted: that is no wait for the wakeup's CPU.
 #[test]
 fn who_has_called_was_on_a_cpu() {

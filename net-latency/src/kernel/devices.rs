@@ -135,10 +135,8 @@ mod tests {
             1\tlo        :     1      V3\n\t\t\t\t010000E0     1 0:00000000\t\t0\n\
             12\tveth-of-15-char:     2      V3\n\t\t\t\tFB0000E0     1 0:00000000\t\t0\n\
             3\t\xff.5       :     1      V2\n";
-        let mut found: Vec<_> = with_ipv4(text)
-            .into_iter()
-            .map(|(index, name)| (index, name.bytes().to_vec()))
-            .collect();
+        let mut found: Vec<_> =
+            with_ipv4(text).into_iter().map(|(index, name)| (index, name.bytes().to_vec())).collect();
         found.sort_unstable();
         let expected: [(u32, &[u8]); 3] = [(1, b"lo"), (3, b"\xff.5"), (12, b"veth-of-15-char")];
         assert_eq!(found, expected.map(|(index, name)| (index, name.to_vec())));
