@@ -116,8 +116,8 @@ pub fn tcp_called<M: Memory>(socket: Socket<M>, place: u64) {
         return;
     }
     let address = socket.address();
-    if !filter::current() {
-        // What comes is another task's.
+    if !filter::current() || socket.has_pending_write() {
+        // What comes is another task's, or any of several that write at the same time.
         let _ = TCP_CALLS.remove(&address);
         return;
     }
@@ -182,7 +182,10 @@ pub fn tcp_transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>, place: u64) {
         is_wanted: 1,
         reserved: 0,
     });
-    if let Some(call) = call {
+    // What has no byte was written by no call.
+    if let Some(call) = call
+        && len != 0
+    {
         add_call(id, call.at, call.place, call.ids, call.comm, call.cpu as u16);
     }
     add(id, skb, place, 0, 0, 0);
@@ -251,11 +254,12 @@ pub fn udp_sent<M: Memory>(skb: Skb<M>, family: u32, place: u64) {
         return;
     }
     let ids = Task::current_ids();
-    let Some(call) = UDP_CALLS.get_ptr(&ids) else { return };
     // SAFETY: an element that is never freed.
-    let call = unsafe { &*call };
+    let call = UDP_CALLS.get_ptr(&ids).map(|call| unsafe { *call });
     let socket = skb.socket();
-    if call.socket != socket.address() || context::current() > CONTEXT_PROCESS {
+    // Whoever sends a corked datagram need not have written it, and may have called for another one that was never sent.
+    let call = call.filter(|call| call.socket == socket.address() && !socket.udp_pending());
+    if call.is_none() && filter::is_by_task() || context::current() > CONTEXT_PROCESS {
         return;
     }
     let mark = skb.mark();
@@ -271,10 +275,12 @@ pub fn udp_sent<M: Memory>(skb: Skb<M>, family: u32, place: u64) {
     let Some(id) = begin(0, 0) else { return };
     heads::follow(skb.head(), &Head::of(id));
     start(&of_headers(id, &headers, mark, Direction::Out));
-    let name = Task::current_name();
-    add_call(id, call.at, call.place, ids, name, cpu() as u16);
-    if call.skb == skb.address() {
-        add_call(id, call.made_at, call.made_place, ids, name, cpu() as u16);
+    if let Some(call) = call {
+        let name = Task::current_name();
+        add_call(id, call.at, call.place, ids, name, cpu() as u16);
+        if call.skb == skb.address() {
+            add_call(id, call.made_at, call.made_place, ids, name, cpu() as u16);
+        }
     }
     add(id, skb, place, 0, 0, 0);
 }

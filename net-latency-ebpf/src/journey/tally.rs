@@ -53,6 +53,13 @@ pub(super) fn insert(id: u64, known: &Known) -> bool {
     JOURNEYS.insert(&id, known, NO_EXIST).is_ok()
 }
 
+/// It ends, as the user side would say.
+#[cfg(test)]
+pub(super) fn end(id: u64) {
+    let _ = JOURNEYS.remove(&id);
+    count(TALLY_ENDED);
+}
+
 /// Whether this journey has not ended.
 #[inline(always)]
 pub(super) fn is_under_way(id: u64) -> bool {

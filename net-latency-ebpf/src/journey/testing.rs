@@ -12,6 +12,11 @@ pub(crate) fn arm() {
     tally::count(TALLY_ARMED);
 }
 
+/// All that have begun end.
+pub(crate) fn end(starts: &[JourneyStart]) {
+    starts.iter().for_each(|start| tally::end(start.id));
+}
+
 /// Takes those that have begun, and all rows.
 ///
 /// # Panics

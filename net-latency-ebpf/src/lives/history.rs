@@ -164,7 +164,7 @@ pub(super) struct History {
     pub(super) multipath: bool,
     /// Its times are counted too, by this.
     pub(super) counted_by: Option<GroupBy>,
-    /// Packets are followed by `journey` too.
+    /// Packets are followed by `journey` too: those that arrive or, where some go out, these.
     pub(super) journeys: bool,
     /// Its lines are filtered too, by this.
     pub(super) wanted: Option<Wanted>,
@@ -239,7 +239,7 @@ impl History {
             header_only: choice.one_in(4),
             multipath: choice.one_in(8),
             counted_by: if choice.one_in(8) { Some(choice.of(&counted::BY)) } else { None },
-            journeys: ways != 1 && ways != 2 && choice.one_in(8),
+            journeys: choice.one_in(8),
             wanted: if choice.one_in(20) { Some(choice.of(&wanted::ALL)) } else { None },
             steps: (0..count).map(|_| step(&mut choice)).collect(),
         }
@@ -501,8 +501,9 @@ impl Run {
             world.log = Some(Vec::new());
         }
         let of_kernel = OfKernel::new(&world);
+        let goes_out = history.steps.iter().any(|step| matches!(step, Step::Out(_)));
         if history.journeys {
-            world.begin_journeys();
+            world.begin_journeys(goes_out);
         }
         let mut run = Self {
             world,
@@ -523,7 +524,7 @@ impl Run {
         for number in 0..2_u8 {
             run.connect(number);
         }
-        if history.steps.iter().any(|step| matches!(step, Step::Out(_))) {
+        if goes_out {
             let ends =
                 [0, 1].map(|number: usize| [run.connections[number].sk, run.connections[number].whole]);
             // A packet in no slot does not wait for fine stages.
@@ -570,10 +571,11 @@ impl Run {
             self.step(*step);
         }
         let result = self.check().and_then(|lines| {
-            let World { journeys, truth, .. } = &self.world;
+            let World { journeys, departures, truth, .. } = &self.world;
             // What MPTCP takes, it says by other functions.
             let is_whole = self.has_room && !self.multipath;
-            journeys.iter().try_for_each(|looks| journeys::check(truth, looks, is_whole))?;
+            journeys.iter().try_for_each(|looks| journeys::check(&self.world, looks, is_whole))?;
+            departures.iter().try_for_each(|departures| departures.check(truth))?;
             self.check_end().map(|()| lines)
         });
         (self.world.log.take(), result)

@@ -4,12 +4,18 @@
 use std::{format, string::String, vec::Vec};
 
 use net_latency_common::{
-    IPPROTO_TCP,
-    journey::{JourneyRow, JourneyStart, PLACE_TAKEN, ROW_UNWATCHED},
+    Direction, IPPROTO_TCP, IPPROTO_UDP,
+    journey::{CONTEXT_PROCESS, JourneyRow, JourneyStart, PLACE_TAKEN, ROW_UNWATCHED},
 };
 
-use super::{truth::Truth, world::World};
-use crate::{bpf::host::Machine, journey::testing};
+use super::{
+    truth::{Hook, Packet, Truth},
+    world::World,
+};
+use crate::{
+    bpf::host::{Machine, memory},
+    journey::testing,
+};
 
 /// A place at which no row has a meaning of its own: the address of a function.
 pub(super) const FUNCTION: u64 = 0xffff_ffff_8100_0000;
@@ -32,12 +38,50 @@ pub(super) struct Looks {
 }
 
 impl World {
-    /// Packets that arrive are followed from now on.
-    pub(super) fn begin_journeys(&mut self) {
+    /// Packets that arrive are followed from now on, or else those that go out: only how they begin.
+    pub(super) fn begin_journeys(&mut self, goes_out: bool) {
         let dataref = self.offsets.skb_shared_info_dataref;
-        Machine::with(|machine| (machine.journeys.begin_in, machine.journeys.dataref) = (1, dataref));
+        Machine::with(|machine| {
+            machine.journeys.dataref = dataref;
+            (machine.journeys.begin_in, machine.journeys.begin_out) =
+                (u32::from(!goes_out), u32::from(goes_out));
+        });
         testing::arm();
-        self.journeys = Some(Vec::new());
+        if goes_out {
+            self.departures = Some(Departures::default());
+        } else {
+            self.journeys = Some(Vec::new());
+        }
+    }
+
+    /// A call writes, which that hook has just seen.
+    pub(super) fn journey_written(&mut self, call: usize, socket: u64, program: impl FnOnce()) {
+        let Some(departures) = &mut self.departures else { return };
+        let from = Machine::with(|machine| machine.clock);
+        program();
+        let to = Machine::with(|machine| machine.clock);
+        let field = |at: u32| memory::read::<u32>(socket + u64::from(at));
+        let is_told = self.truth.calls[call].hook != Hook::Written
+            || field(self.offsets.tcp_sock_write_seq) != 0 && field(self.offsets.sock_sk_write_pending) == 0;
+        departures.calls.push(Writing { call, socket, is_told, from, to });
+    }
+
+    /// A transport lets a packet of this socket go: a journey may begin with it, which ends at once. Of a corked one the call is not known.
+    pub(super) fn journey_sent(
+        &mut self,
+        packet: usize,
+        socket: u64,
+        is_corked: bool,
+        program: impl FnOnce(),
+    ) {
+        let Some(departures) = &mut self.departures else { return };
+        let (from, ids) = Machine::with(|machine| (machine.clock, machine.ids));
+        program();
+        let (starts, rows) = testing::take();
+        testing::end(&starts);
+        let to = Machine::with(|machine| machine.clock);
+        let calls = departures.calls.len();
+        departures.sent.push(Departure { packet, socket, is_corked, ids, from, to, calls, starts, rows });
     }
 
     /// Runs a program of `journey`, if packets are followed.
@@ -50,9 +94,14 @@ impl World {
     }
 }
 
-/// Whether what all rows say is true; and whether none is missing that says that a packet was read, if all are there.
-pub(super) fn check(truth: &Truth, looks: &[Looks], is_whole: bool) -> Result<(), String> {
+/// Whether what all rows say is true; and, if all are there, whether none is missing that says that a packet was read, and each packet
+/// that has arrived has begun a journey.
+pub(super) fn check(world: &World, looks: &[Looks], is_whole: bool) -> Result<(), String> {
+    /// As many find room.
+    const MOST: usize = 64;
+    let truth = &world.truth;
     let (starts, rows) = testing::take();
+    let mut begun = Vec::new();
     for start in &starts {
         let mine: Vec<_> = rows.iter().filter(|row| row.id == start.id && !contradicts(row, start)).collect();
         let about = |row: &JourneyRow| -> Result<About, String> {
@@ -65,6 +114,8 @@ pub(super) fn check(truth: &Truth, looks: &[Looks], is_whole: bool) -> Result<()
             return Err(format!("{start:?} begins with a read"));
         };
         let its = &truth.packets[packet];
+        begun.push(packet);
+        expect_arrived(world, start, its, first.content)?;
         let has_copies = truth.has_copies_of(its.connection);
         for row in &mine {
             let is_true = match about(row)? {
@@ -84,7 +135,49 @@ pub(super) fn check(truth: &Truth, looks: &[Looks], is_whole: bool) -> Result<()
             return Err(format!("nothing says that packet {packet} was read: {mine:#?}"));
         }
     }
-    Ok(())
+    let control = Machine::with(|machine| machine.settings.control) != 0;
+    let is_due = |packet: &Packet| {
+        let is_tcp_or_udp = packet.datagram.as_ref().is_none_or(|datagram| datagram.protocol == IPPROTO_UDP);
+        let is_shown = packet.datagram.is_some() || packet.len != 0 || control;
+        packet.entered.is_some() && is_tcp_or_udp && is_shown
+    };
+    let all = truth.packets.iter().enumerate().filter(|(_, packet)| is_due(packet));
+    let missing = all.map(|(number, _)| number).find(|number| !begun.contains(number));
+    match missing {
+        Some(number) if is_whole && !truth.is_filtered && starts.len() < MOST => {
+            Err(format!("no journey of packet {number} has begun"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a journey says what the packet that arrived had in its headers.
+fn expect_arrived(world: &World, start: &JourneyStart, packet: &Packet, content: u64) -> Result<(), String> {
+    let (ends, protocol, seq) = match &packet.datagram {
+        Some(datagram) => (world.ends(&datagram.flow, 0), datagram.protocol, 0),
+        None => {
+            let ends = world.truth.connections[packet.connection].clone();
+            let seq = ends.first.wrapping_add(packet.start as u32);
+            (ends, IPPROTO_TCP, seq)
+        }
+    };
+    let shown = (start.saddr, start.daddr, start.sport, start.dport, start.family, start.protocol);
+    let its = (ends.remote, ends.local, ends.remote_port, ends.local_port, ends.family.into(), protocol);
+    let of_bytes = (start.seq, start.len, start.mark) == (seq, packet.len, packet.mark);
+    let is_wanted = u8::from(!world.truth.is_filtered);
+    if shown != its || !of_bytes || (start.direction, start.is_wanted) != (Direction::In as u8, is_wanted) {
+        return Err(format!("{start:?} of {packet:?}"));
+    }
+    let second = match &packet.datagram {
+        Some(datagram) => (packet.len + 8) << 16 | u32::from(datagram.sum),
+        None => seq,
+    };
+    let ports = u64::from(start.sport) << 16 | u64::from(start.dport);
+    if content == ports << 32 | u64::from(second) {
+        Ok(())
+    } else {
+        Err(format!("content {content:#x} of {packet:?}"))
+    }
 }
 
 /// Whether a row has another packet's ports or number, as the user side sees too.
@@ -92,4 +185,109 @@ fn contradicts(row: &JourneyRow, start: &JourneyStart) -> bool {
     let ports = u64::from(start.sport) << 16 | u64::from(start.dport);
     let is_other = start.protocol == IPPROTO_TCP && start.len != 0 && row.content as u32 != start.seq;
     row.content != 0 && (row.content >> 32 != ports || is_other)
+}
+
+/// What journeys were begun with packets that go out.
+#[derive(Default)]
+pub(super) struct Departures {
+    calls: Vec<Writing>,
+    sent: Vec<Departure>,
+}
+
+/// A call that writes, and the looks at the clock of `journey`'s program: behind the first time, up to the second.
+struct Writing {
+    call: usize,
+    socket: u64,
+    /// A call that connects begins before the socket has its numbers, and of those that write at the same time none is known.
+    is_told: bool,
+    from: u64,
+    to: u64,
+}
+
+/// A packet whose transport lets it go.
+struct Departure {
+    packet: usize,
+    socket: u64,
+    is_corked: bool,
+    /// Process and thread of the task.
+    ids: u64,
+    from: u64,
+    to: u64,
+    /// How many calls there were before.
+    calls: usize,
+    starts: Vec<JourneyStart>,
+    rows: Vec<JourneyRow>,
+}
+
+impl Departures {
+    /// Whether each packet that is wanted begins a journey, and what that says is true.
+    pub(super) fn check(&self, truth: &Truth) -> Result<(), String> {
+        self.sent.iter().try_for_each(|departure| {
+            let wrong =
+                |what| format!("journey of packet {}, sent {}: {what}", departure.packet, departure.to);
+            self.check_one(truth, departure).map_err(wrong)
+        })
+    }
+
+    fn check_one(&self, truth: &Truth, departure: &Departure) -> Result<(), String> {
+        let Departure { starts, rows, .. } = departure;
+        let packet = &truth.out.packets[departure.packet];
+        let is_tcp = packet.protocol == IPPROTO_TCP;
+        let control = Machine::with(|machine| machine.settings.control) != 0;
+        let is_wanted = if is_tcp { packet.len != 0 || control } else { packet.protocol == IPPROTO_UDP };
+        let start = match starts[..] {
+            [start] => start,
+            [] if truth.is_filtered || !is_wanted => return Ok(()),
+            _ => return Err(format!("{} have begun", starts.len())),
+        };
+        let ends = &packet.ends;
+        let shown = (start.saddr, start.daddr, start.sport, start.dport, start.family, start.protocol);
+        let family = ends.family.into();
+        let its = (ends.local, ends.remote, ends.local_port, ends.remote_port, family, packet.protocol);
+        let seq = if is_tcp { ends.first.wrapping_add(packet.start as u32) } else { 0 };
+        // Bytes that came with a SYN have its number (`tcp_send_syn_data`).
+        let is_syn = is_tcp && packet.start == 0 && start.seq == seq.wrapping_sub(1);
+        let of_bytes = packet.len != 0 && (start.seq != seq && !is_syn || start.len != packet.len);
+        let mark = if is_tcp { 0 } else { packet.mark };
+        let is_its = (start.direction, start.is_wanted, start.mark) == (Direction::Out as u8, 1, mark);
+        if shown != its || of_bytes || !is_its {
+            return Err(format!("{start:?} of {packet:?}"));
+        }
+        // A datagram's is the last one of its thread.
+        let before = &self.calls[..departure.calls];
+        let is_last = |writing: &&Writing| {
+            let is_of_thread = is_tcp || truth.calls[writing.call].ids == departure.ids;
+            writing.socket == departure.socket && is_of_thread
+        };
+        let last = before.iter().rev().find(is_last).filter(|writing| writing.is_told);
+        let may_lack = departure.is_corked || packet.len == 0 && is_tcp || truth.out.is_limited;
+        let needs_call = !may_lack && last.is_some_and(|writing| packet.app == Some(writing.call));
+        let mut calls = 0;
+        for row in rows {
+            let is_here = departure.from < row.at && row.at <= departure.to;
+            let Some(call) = before.iter().find(|writing| writing.from < row.at && row.at <= writing.to)
+            else {
+                if is_here && (row.skb != 0 || !is_tcp && row.context == CONTEXT_PROCESS) {
+                    continue;
+                }
+                return Err(format!("{row:?} is of no program"));
+            };
+            calls += 1;
+            let call = call.call;
+            let its = &truth.calls[call];
+            let writes = if is_tcp {
+                packet.app == Some(call)
+            } else {
+                its.ids == departure.ids && packet.app == Some(call)
+            };
+            if !writes || (row.pid, row.tid) != ((its.ids >> 32) as u32, its.ids as u32) {
+                return Err(format!("{row:?} is of call {call}, {its:?}, not {:?}", packet.app));
+            }
+        }
+        let is_own = rows.last().is_some_and(|row| row.skb != 0 && row.id == start.id);
+        if !is_own || calls > 1 || needs_call && calls == 0 {
+            return Err(format!("begins with {rows:?}"));
+        }
+        Ok(())
+    }
 }

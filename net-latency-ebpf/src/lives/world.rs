@@ -8,7 +8,7 @@ use net_latency_common::{AF_INET, AF_INET6, COMM_LEN, Counter, INTERFACE_LEN, IP
 use super::{
     choice::Choice,
     flow::{Flow, shown},
-    journeys::{About, FUNCTION, Looks},
+    journeys::{About, Departures, FUNCTION, Looks},
     layout::{self, Sizes},
     reader_truth::READERS,
     truth::{Call, Ends, Hook, Truth},
@@ -118,6 +118,8 @@ pub(super) struct World {
     pub(super) skips: u32,
     /// What programs of `journey` were about, if packets are followed.
     pub(super) journeys: Option<Vec<Looks>>,
+    /// What journeys were begun with packets that go out, if they are.
+    pub(super) departures: Option<Departures>,
     /// What happened, to explain a failure.
     pub(super) log: Option<Vec<std::string::String>>,
 }
@@ -218,6 +220,7 @@ impl World {
             truth: Truth::default(),
             skips: 0,
             journeys: None,
+            departures: None,
             log: None,
         };
         for number in 0..2 {

@@ -13,7 +13,7 @@ use super::{
     },
     Fate, Step as Out, Then, Way, Who,
     tcp::Step::{self as Tcp, Push, Resend, Write},
-    udp::Step::{Close, Reply, Send},
+    udp::Step::{Close, Reply, Send, Uncork},
 };
 use crate::lives::udp_in::{
     Step::{Comes, Take},
@@ -293,5 +293,41 @@ fn what_an_unseen_call_wrote_is_not_of_the_one_before() {
         let plain = History::of(&steps);
         let kernel = Kernel { is_direct: false, ..plain.kernel };
         History { seed, kernel, skips: 2, ..plain }.expect_true();
+    }
+}
+
+/// `journey` said that an ACK had been written by the socket's last call.
+#[test]
+fn no_call_has_written_an_ack() {
+    let ack = tcp(Tcp::Control { who: Who::Softirq, socket: 0, probes: false, way: SOFTIRQ });
+    let steps = [write(0, 0, 2, SOFTIRQ), ack];
+    for seed in 1..40 {
+        History { seed, journeys: true, control: true, ..History::of(&steps) }.expect_true();
+    }
+}
+
+/// Two tasks write at a time, of which one waits for room: `journey` said of its bytes that the other one had written them.
+#[test]
+fn who_wrote_bytes_of_two_calls_at_a_time_is_not_known() {
+    let waits = tcp(Write { task: 0, socket: 0, size: 9, copied: 4, waits: true, sends: 0, way: SOFTIRQ });
+    let goes_on = tcp(Tcp::Continue { task: 0, copied: 12, waits: false, sends: 1, way: SOFTIRQ });
+    let steps = [waits, write(1, 0, 2, SOFTIRQ), goes_on];
+    for seed in 1..40 {
+        History { seed, journeys: true, ..History::of(&steps) }.expect_true();
+    }
+}
+
+/// A thread lets another one's corked datagram go. `journey` said that it was of the call by which that thread had sent one before, or had
+/// failed to.
+#[test]
+fn a_corked_datagram_is_not_of_an_earlier_call() {
+    for fails in [false, true] {
+        let before = Send { task: 1, socket: 0, len: 2, more: false, fails, way: SOFTIRQ };
+        let uncork = Uncork { task: 1, socket: 0, way: SOFTIRQ };
+        let [before, uncork] = [before, uncork].map(|step| Step::Out(Out::Udp(step)));
+        let steps = [before, send(0, true, SOFTIRQ), uncork];
+        for seed in 1..40 {
+            History { seed, journeys: true, ..History::of(&steps) }.expect_true();
+        }
     }
 }

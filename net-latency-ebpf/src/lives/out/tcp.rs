@@ -8,6 +8,7 @@ use super::{
     super::{
         choice::Choice,
         flow::Flow,
+        journeys::FUNCTION,
         readers::is_fine,
         truth::{Call, Hook},
         world::{Skb, World, hook, note, skb as hooked, sock},
@@ -17,7 +18,11 @@ use super::{
     multipath::Whole,
     truth::{Packet, Source, Write},
 };
-use crate::{bpf::host::memory, kernel::memory::Number};
+use crate::{
+    bpf::host::memory,
+    journey::begin,
+    kernel::memory::{Number, Probed},
+};
 
 /// Bytes of the most that one skb holds.
 const SIZE_GOAL: u64 = 40;
@@ -561,6 +566,9 @@ impl Out {
         world.skips = skips;
         let Call { ids, is_skipped, .. } = world.truth.calls[call];
         world.truth.sends(call);
+        if whole.is_none() {
+            world.journey_written(call, sk, || begin::tcp_called(sock::<Probed>(sk), FUNCTION));
+        }
         let sender = &mut self.senders[s];
         // MPTCP's is the subflow's when that gets some of its bytes.
         sender.users.extend((!is_skipped && whole.is_none()).then_some(ids));
@@ -665,6 +673,10 @@ impl Out {
         let packet = Packet { has_app, ..packet };
         let number = self.add(world, packet);
         let old = Skb { packet: number, ..segment.skb };
+        let sk = self.senders[s].sk;
+        world.journey_sent(number, sk, false, || {
+            begin::tcp_transmitted(sock::<Probed>(sk), hooked::<Probed>(old), FUNCTION);
+        });
         let skb = if world.is_buffer_shared(old) && world.choice.one_in(2) {
             let copy = world.begin_copy(old);
             hook!(world, Hook::Other, number, tcp::transmit::copied(hooked(copy), hooked(old)));
@@ -787,6 +799,10 @@ impl Out {
         world.put(skb.address, offsets.tcp_skb_cb_end_seq, end);
         world.put(skb.address, offsets.tcp_skb_cb_tcp_flags, flags);
         world.put(skb.address, offsets.tcp_skb_cb_tcp_gso_segs, 1_u16);
+        let sk = self.senders[s].sk;
+        world.journey_sent(number, sk, false, || {
+            begin::tcp_transmitted(sock::<Probed>(sk), hooked::<Probed>(skb), FUNCTION);
+        });
         self.let_go(world, s, skb, seq, way);
         if let Who::Task(task) = who {
             let ids = world.tasks[self.task(task)].ids;
@@ -881,6 +897,12 @@ impl Out {
         let packet = Packet { len, segs: len.div_ceil(MSS) as u16, ..sender.packet(world, 0) };
         let number = self.add(world, packet);
         let old = Skb { packet: number, ..segment.skb };
+        // `tcp_send_syn_data`: the SYN's number, until it is sent.
+        world.put(old.address, offsets.tcp_skb_cb_seq, self.senders[s].seq(0).wrapping_sub(1));
+        let sk = self.senders[s].sk;
+        world.journey_sent(number, sk, false, || {
+            begin::tcp_transmitted(sock::<Probed>(sk), hooked::<Probed>(old), FUNCTION);
+        });
         let skb = world.clone_skb(old);
         let sender = &mut self.senders[s];
         sender.queue[0].packet = Some(number);

@@ -9,13 +9,14 @@ use super::{
     super::{
         choice::Choice,
         flow::Flow,
+        journeys::FUNCTION,
         truth::Hook,
         world::{Skb, World, hook, note, skb as hooked, sock, write_ip},
     },
     Fate, Out, Way, Who,
     truth::{Packet, Source},
 };
-use crate::bpf::host::memory;
+use crate::{bpf::host::memory, journey::begin, kernel::memory::Probed};
 
 const IPPROTO_ICMP: u8 = 1;
 /// Bytes of one datagram of several that GSO makes one of.
@@ -190,6 +191,7 @@ impl Out {
             world.truth.out.goes_on(Source::Thread(ids), None);
             self.begins(ids, Some(call));
         }
+        world.journey_written(call, sk, || begin::udp_called(sock::<Probed>(sk), FUNCTION));
         if fails {
             // `udp_flush_pending_frames`, where the call would have added to a datagram.
             return self.uncorked(world, number);
@@ -234,6 +236,13 @@ impl Out {
         // A thread that goes on with another protocol has ended its datagram.
         world.truth.out.goes_on(Source::Thread(ids), is_udp.then_some(packet));
         let family = if flow.is_v6 { AF_INET6 } else { AF_INET };
+        let is_corked = is_udp && world.get::<u32>(sk, world.offsets.udp_sock_pending) != 0;
+        world.journey_sent(packet, sk, is_corked, || {
+            if is_udp {
+                begin::udp_made(hooked::<Probed>(skb), FUNCTION);
+            }
+            begin::udp_sent(hooked::<Probed>(skb), family, FUNCTION);
+        });
         hook!(world, Hook::Sent, packet, udp::sent(hooked(skb), family));
         self.leave(world, skb, way);
     }
