@@ -286,6 +286,7 @@ fn a_servers_connection_is_told_whole() {
     // A FIN is counted as a byte, and the port is given back.
     child.set(|fields| {
         (fields.bytes_received, fields.flags, fields.resent) = (11, 1 << 1, 3);
+        (fields.segs_in, fields.segs_out) = (8, 9);
         fields.ports &= 0xffff;
     });
     at(20_000);
@@ -297,6 +298,7 @@ fn a_servers_connection_is_told_whole() {
     );
     assert_eq!((record.first_in_ns, record.first_out_ns), (8_000, 10_000));
     assert_eq!((record.bytes_in, record.bytes_out, record.retrans, record.syn_retrans), (10, 50, 3, 0));
+    assert_eq!((record.segs_in, record.segs_out), (8, 9));
     assert_eq!((record.local_port, record.remote_port, record.netns), (SERVER_PORT, CLIENT_PORT, 4_026));
     assert_eq!((record.local[..4].to_vec(), record.remote[0]), (std::vec![192, 0, 2, 2], 192));
     assert_eq!((record.pid, &record.process[..6]), (PID, &b"nginx\0"[..]));
@@ -361,11 +363,12 @@ fn a_client_is_who_asked() {
     client.becomes(state::SYN_SENT, state::ESTABLISHED);
     client.becomes(state::ESTABLISHED, state::FIN_WAIT1);
     client.becomes(state::FIN_WAIT1, state::FIN_WAIT2);
-    client.set(|fields| fields.resent = 5);
+    client.set(|fields| (fields.resent, fields.bytes_received) = (5, 12));
     client.becomes(state::FIN_WAIT2, state::CLOSE);
     let record = one();
     assert_eq!((record.pid, record.started_ns, record.established_ns), (PID, 2_000, 3_000));
-    assert_eq!((record.syn_retrans, record.retrans), (2, 3));
+    // No FIN has come that is one of them.
+    assert_eq!((record.syn_retrans, record.retrans, record.bytes_in), (2, 3, 12));
     assert_eq!(record.flags, CONNECTION_CLIENT | CONNECTION_LOCAL_FIRST);
     // One that never gets an answer.
     client.becomes(state::CLOSE, state::SYN_SENT);
@@ -516,6 +519,18 @@ fn only_who_is_asked_for_has_lines() {
     child.becomes(state::SYN_RECV, state::ESTABLISHED);
     child.becomes(state::ESTABLISHED, state::CLOSE);
     assert_eq!(taken(), []);
+    // Nor one that its queue has no room for.
+    turn_away(&kernel);
+    assert_eq!(taken(), []);
+}
+
+/// A request finds the queue of a listening socket full.
+fn turn_away(kernel: &Kernel) {
+    let listener = kernel.listener();
+    listener.set(|fields| fields.waiting = 3);
+    let request = kernel.socket(SERVER_PORT, CLIENT_PORT);
+    let ack = segment(kernel, 100, 0, ACK);
+    listeners::completed(listener.socket(), ack.skb(), request.request()).expect("room");
 }
 
 #[test]
@@ -537,6 +552,7 @@ fn a_full_queue_is_counted_and_each_that_is_turned_away_told_once() {
     let records = taken();
     assert_eq!(records.len(), 2, "{records:?}");
     assert_eq!(records[0].flags, CONNECTION_SERVER | CONNECTION_OVERFLOW);
+    assert_eq!((records[0].family, records[0].local[0]), (AF_INET as u8, 192));
     assert_eq!(
         (records[0].started_ns, records[0].remote_port, records[1].started_ns),
         (9_000, CLIENT_PORT, 0)
@@ -568,10 +584,7 @@ fn a_full_table_of_listening_sockets_costs_no_connection_its_times() {
     let record = one();
     assert_eq!((record.started_ns, record.established_ns), (2_000, 5_000));
     // One that is turned away is told as well.
-    listener.set(|fields| fields.waiting = 3);
-    let request = kernel.socket(SERVER_PORT, CLIENT_PORT);
-    listeners::completed(listener.socket(), segment(&kernel, 100, 0, ACK).skb(), request.request())
-        .expect("room");
+    turn_away(&kernel);
     assert_eq!(one().flags & CONNECTION_OVERFLOW, CONNECTION_OVERFLOW);
     assert_eq!(counted(ConnectionCounter::ListenersFull), 3);
 }
@@ -751,6 +764,10 @@ fn dropped_packets_are_counted_by_place_and_service() {
     drop(ETH_P_IP, packet(4, IPPROTO_UDP, there, 20, true), 7, 8);
     drop(ETH_P_IP, packet(4, 1, there, 20, false), 7, 8);
     drop(0, packet(4, IPPROTO_UDP, there, 20, false), 7, 8);
+    Machine::with(|machine| machine.settings.shows_drop_reasons = 0);
+    assert!(!dropped::has_reasons());
+    Machine::with(|machine| machine.settings.shows_drop_reasons = 1);
+    assert!(dropped::has_reasons());
     let mut all: Vec<_> = dropped::all()
         .into_iter()
         .map(|(place, count)| (place.location, place.reason, place.protocol, place.port, count))
@@ -776,9 +793,11 @@ fn each_filter_alone_leaves_a_connection_out() {
         client.becomes(state::CLOSE, state::SYN_SENT);
         client.becomes(state::SYN_SENT, state::ESTABLISHED);
         client.becomes(state::ESTABLISHED, state::CLOSE);
-        taken().len()
+        let whole = taken().len();
+        turn_away(&kernel);
+        [whole, taken().len()]
     });
-    assert_eq!(shown, [1, 0, 0, 0, 0]);
+    assert_eq!(shown, [[1; 2], [0; 2], [0; 2], [0; 2], [0; 2]]);
 }
 
 /// Another's entry gets the place of one that ends.

@@ -349,3 +349,19 @@ fn of_headers(id: u64, headers: &Headers, mark: u32, direction: Direction) -> Jo
         reserved: 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::host::Machine;
+
+    #[test]
+    fn two_cpus_begin_different_journeys_at_the_same_time() {
+        let begun = [1, 2].map(|cpu| {
+            Machine::reset();
+            Machine::with(|machine| machine.cpu = cpu);
+            new_id()
+        });
+        assert_ne!(begun[0], begun[1]);
+    }
+}

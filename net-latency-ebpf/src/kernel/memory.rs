@@ -322,3 +322,14 @@ fn negated(number: u64) -> u64 {
     #[cfg(not(target_arch = "bpf"))]
     number.wrapping_neg()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Number;
+
+    #[test]
+    fn a_size_is_at_most_what_is_of_use() {
+        let sizes = [0, 4, 5, 6, usize::MAX].map(|size| Number::new(size as *const u8).at_most(5));
+        assert_eq!(sizes, [0, 4, 5, 5, 5]);
+    }
+}
