@@ -476,6 +476,8 @@ struct Run {
     multipath: bool,
     out: Option<Out>,
     of_kernel: OfKernel,
+    /// Whether no process comes, ends or becomes another program.
+    names_stay: bool,
     /// The tasks that are asleep in a call on these connections.
     asleep: Vec<Option<usize>>,
 }
@@ -519,6 +521,7 @@ impl Run {
             multipath: history.multipath,
             out: None,
             of_kernel,
+            names_stay: !history.steps.iter().any(|step| matches!(step, Step::Process(_))),
             asleep: Vec::new(),
         };
         for number in 0..2_u8 {
@@ -964,6 +967,9 @@ impl Run {
                 .truth
                 .check(line, &mut seen, &mut seen_udp)
                 .map_err(|fault| format!("{fault}: {line:?}"))?;
+            if self.names_stay {
+                out::expect_named(&self.world, line).map_err(|fault| format!("{fault}: {line:?}"))?;
+            }
         }
         if self.is_plain && !self.world.truth.is_filtered && !was_segmented() {
             self.world.truth.expect_all(&lines)?;

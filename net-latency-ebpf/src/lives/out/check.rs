@@ -159,23 +159,23 @@ fn check_author(world: &World, line: &PacketRecord, number: usize, app: u64) -> 
     if world.truth.is_filtered && !named.map_or_else(|| its.into_iter().any(is_wanted), is_wanted) {
         return Err(format!("packet {number} is of no wanted task"));
     }
+    expect_named(world, line).map_err(|fault| format!("packet {number} has {fault}"))
+}
+
+/// Whether a line has the names of its process and thread, and none where it has no process.
+pub(in crate::lives) fn expect_named(world: &World, line: &PacketRecord) -> Result<(), &'static str> {
     if line.pid == 0 {
-        return if line.tid == 0 && line.comm[0] == 0 && line.process[0] == 0 {
-            Ok(())
-        } else {
-            Err(format!("packet {number} has no process, but a name"))
-        };
+        let is_nameless = line.tid == 0 && line.comm[0] == 0 && line.process[0] == 0;
+        return if is_nameless { Ok(()) } else { Err("no process, but a name") };
     }
-    let tasks = world.tasks.iter().filter(|task| task.ids >> 32 == u64::from(line.pid));
-    let mut is_named = false;
-    for task in tasks {
-        let thread: u64 = task.ids & u64::from(u32::MAX);
-        let leads = thread == task.ids >> 32;
-        if leads && line.process != name(world, task.address) {
-            return Err(format!("packet {number} has another process's name"));
-        }
-        let may_be = line.tid == 0 || u64::from(line.tid) == thread;
-        is_named |= may_be && line.comm == name(world, task.address);
+    // A number may have been used again.
+    let its = || world.tasks.iter().filter(|task| task.ids >> 32 == u64::from(line.pid));
+    let thread = |ids: u64| ids & u64::from(u32::MAX);
+    let leads = |ids: u64| thread(ids) == ids >> 32;
+    if !its().any(|task| leads(task.ids) && line.process == name(world, task.address)) {
+        return Err("another process's name");
     }
-    if is_named { Ok(()) } else { Err(format!("packet {number} has another thread's name")) }
+    let may_be = |ids: u64| line.tid == 0 || u64::from(line.tid) == thread(ids);
+    let is_named = its().any(|task| may_be(task.ids) && line.comm == name(world, task.address));
+    if is_named { Ok(()) } else { Err("another thread's name") }
 }

@@ -17,7 +17,7 @@ use std::vec::Vec;
 
 use net_latency_common::{IPPROTO_TCP, IPPROTO_UDP};
 
-pub(super) use check::{check, check_all};
+pub(super) use check::{check, check_all, expect_named};
 pub(super) use device::check_sent;
 use tcp::Sender;
 pub(super) use truth::Out as Truth;
