@@ -515,9 +515,9 @@ fn writer(connection: &Connection, seq: u32, is_first_send: bool) -> (u64, Autho
     let write = &connection.write;
     let is_before = before(seq, connection.write_start.get());
     let is_behind = !before(seq, write.next.get());
-    if is_behind && is_first_send {
+    if is_behind && (is_first_send || write.has_next.get() == 0) {
         // A call that was not seen, even one of a process that wrote nothing else. A packet that is sent again may be a part of a segment
-        // in which a later call's bytes went out with those of the one before.
+        // in which a later call's bytes went out with those of the one before, if there is a later one.
         connection.several_writers.set(1);
     }
     if !is_before && !is_behind {

@@ -296,6 +296,21 @@ fn what_an_unseen_call_wrote_is_not_of_the_one_before() {
     }
 }
 
+/// Bytes of a call that was not seen went out behind those of another process, which had the name of the rest when that was sent again.
+#[test]
+fn what_an_unseen_call_wrote_has_no_writer_when_it_is_sent_again() {
+    let written =
+        |task, sends| tcp(Write { task, socket: 0, size: 2, copied: 12, waits: false, sends, way: SOFTIRQ });
+    let resent =
+        |which, cuts| tcp(Resend { who: Who::Softirq, socket: 0, which, cuts, joins: false, way: SOFTIRQ });
+    let steps = [written(0, 0), written(1, 1), resent(0, true), resent(1, false)];
+    for seed in 1..400 {
+        let plain = History::of(&steps);
+        let kernel = Kernel { is_direct: false, ..plain.kernel };
+        History { seed, kernel, skips: 2, ..plain }.expect_true();
+    }
+}
+
 /// `journey` said that an ACK had been written by the socket's last call.
 #[test]
 fn no_call_has_written_an_ack() {
