@@ -136,7 +136,9 @@ pub(super) fn append<M: Memory>(
             // What waits for its ACK may be of a process that was not seen.
             has_unknown()
         } else {
-            write.task.get().pid() != task.pid()
+            // Or a call between that was not seen.
+            let is_behind_last = write.has_next.get() == 0 && before(write.next.get(), start);
+            is_behind_last || write.task.get().pid() != task.pid()
         };
         if is_anothers {
             connection.several_writers.set(1);
