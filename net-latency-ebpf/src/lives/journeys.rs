@@ -275,11 +275,7 @@ impl Departures {
             calls += 1;
             let call = call.call;
             let its = &truth.calls[call];
-            let writes = if is_tcp {
-                packet.app == Some(call)
-            } else {
-                its.ids == departure.ids && packet.app == Some(call)
-            };
+            let writes = packet.app == Some(call) && (is_tcp || its.ids == departure.ids);
             if !writes || (row.pid, row.tid) != ((its.ids >> 32) as u32, its.ids as u32) {
                 return Err(format!("{row:?} is of call {call}, {its:?}, not {:?}", packet.app));
             }

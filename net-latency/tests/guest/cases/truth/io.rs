@@ -4,7 +4,7 @@ use std::{
     fs,
     sync::atomic::{AtomicU64, Ordering},
     thread::sleep,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -203,8 +203,10 @@ fn peeked() -> Result<Check> {
 fn taken_in_parts() -> Result<Check> {
     const PARTS: u32 = 10;
     let mut pair = Pair::connect(&Path::private_loopback(Version::V4)?)?;
+    let since = Instant::now();
     pair.client.ask(&format!("write {}", PARTS * LEN))?;
     pair.server.ask(&format!("take recv {LEN} 0"))?;
+    let took = since.elapsed();
     pair.server.ask(&format!(
         "read {} {LEN} {}",
         (PARTS - 1) * LEN,
@@ -212,8 +214,15 @@ fn taken_in_parts() -> Result<Check> {
     ))?;
     Ok(Box::new(move |evidence| {
         let conversation = lines_of(evidence, &pair, None)?;
-        expect_stream(evidence.outcome, "requests in", &conversation.requests_in, 1, PARTS * LEN)?;
-        expect_no_pause(evidence, &conversation.requests_in, TCP_APP)
+        let taken = &conversation.requests_in;
+        expect_stream(evidence.outcome, "requests in", taken, 1, PARTS * LEN)?;
+        // The rest took as long again, and a pause.
+        let is_of_first = taken[0].stages[TCP_APP].is_some_and(|time| u128::from(time) <= took.as_nanos());
+        ensure!(
+            is_of_first,
+            evidence.outcome.fault(format_args!("its first byte was taken within {took:?}"), taken)
+        );
+        Ok(())
     }))
 }
 
