@@ -87,7 +87,7 @@ impl Process {
         if (is_process || self.name.is_none())
             && let Some(name) = event.process().or(event.comm())
         {
-            self.name = Name::of_kernel(name);
+            self.name = Some(Name::new(name));
         }
     }
 }
