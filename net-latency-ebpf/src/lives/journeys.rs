@@ -135,10 +135,9 @@ pub(super) fn check(world: &World, looks: &[Looks], is_whole: bool) -> Result<()
             return Err(format!("nothing says that packet {packet} was read: {mine:#?}"));
         }
     }
-    let control = Machine::with(|machine| machine.settings.control) != 0;
     let is_due = |packet: &Packet| {
         let is_tcp_or_udp = packet.datagram.as_ref().is_none_or(|datagram| datagram.protocol == IPPROTO_UDP);
-        let is_shown = packet.datagram.is_some() || packet.len != 0 || control;
+        let is_shown = packet.datagram.is_some() || packet.len != 0 || shows_control();
         packet.entered.is_some() && is_tcp_or_udp && is_shown
     };
     let all = truth.packets.iter().enumerate().filter(|(_, packet)| is_due(packet));
@@ -178,6 +177,11 @@ fn expect_arrived(world: &World, start: &JourneyStart, packet: &Packet, content:
     } else {
         Err(format!("content {content:#x} of {packet:?}"))
     }
+}
+
+/// Whether packets without payload are wanted.
+fn shows_control() -> bool {
+    Machine::with(|machine| machine.settings.control) != 0
 }
 
 /// Whether a row has another packet's ports or number, as the user side sees too.
@@ -233,8 +237,8 @@ impl Departures {
         let Departure { starts, rows, .. } = departure;
         let packet = &truth.out.packets[departure.packet];
         let is_tcp = packet.protocol == IPPROTO_TCP;
-        let control = Machine::with(|machine| machine.settings.control) != 0;
-        let is_wanted = if is_tcp { packet.len != 0 || control } else { packet.protocol == IPPROTO_UDP };
+        let is_wanted =
+            if is_tcp { packet.len != 0 || shows_control() } else { packet.protocol == IPPROTO_UDP };
         let start = match starts[..] {
             [start] => start,
             [] if truth.is_filtered || !is_wanted => return Ok(()),

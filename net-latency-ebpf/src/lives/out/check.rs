@@ -168,14 +168,16 @@ pub(in crate::lives) fn expect_named(world: &World, line: &PacketRecord) -> Resu
         let is_nameless = line.tid == 0 && line.comm[0] == 0 && line.process[0] == 0;
         return if is_nameless { Ok(()) } else { Err("no process, but a name") };
     }
-    // A number may have been used again.
-    let its = || world.tasks.iter().filter(|task| task.ids >> 32 == u64::from(line.pid));
-    let thread = |ids: u64| ids & u64::from(u32::MAX);
-    let leads = |ids: u64| thread(ids) == ids >> 32;
-    if !its().any(|task| leads(task.ids) && line.process == name(world, task.address)) {
-        return Err("another process's name");
+    let tasks = world.tasks.iter().filter(|task| task.ids >> 32 == u64::from(line.pid));
+    let mut is_named = false;
+    for task in tasks {
+        let thread: u64 = task.ids & u64::from(u32::MAX);
+        let leads = thread == task.ids >> 32;
+        if leads && line.process != name(world, task.address) {
+            return Err("another process's name");
+        }
+        let may_be = line.tid == 0 || u64::from(line.tid) == thread;
+        is_named |= may_be && line.comm == name(world, task.address);
     }
-    let may_be = |ids: u64| line.tid == 0 || u64::from(line.tid) == thread(ids);
-    let is_named = its().any(|task| may_be(task.ids) && line.comm == name(world, task.address));
     if is_named { Ok(()) } else { Err("another thread's name") }
 }
