@@ -51,10 +51,18 @@ impl Footer {
 
     /// Where packets without a line are, and what was lost or skipped, by its own account.
     pub(crate) fn missing(&self) -> String {
-        let places = ["dropped", "duplicates", "waiting", "inconsistent", "in_flight", "counted_twice"];
-        let counts = places.into_iter().chain(["skipped_calls"]).map(|name| (name, &self.0[name]));
+        const PLACES: [&str; 7] = [
+            "dropped",
+            "duplicates",
+            "waiting",
+            "inconsistent",
+            "in_flight",
+            "counted_twice",
+            "skipped_calls",
+        ];
         let losses = self.0["losses"].as_object().into_iter().flatten();
-        let counts = counts.chain(losses.map(|(name, count)| (name.as_str(), count)));
+        let losses = losses.map(|(name, count)| (name.as_str(), count));
+        let counts = PLACES.into_iter().map(|name| (name, &self.0[name])).chain(losses);
         let counted = counts.filter(|(_, count)| count.as_u64().is_some_and(|count| count > 0));
         let counted: Vec<_> = counted.map(|(name, count)| format!("{name} {count}")).collect();
         if counted.is_empty() { "nothing".to_owned() } else { counted.join(", ") }
