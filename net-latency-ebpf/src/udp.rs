@@ -1012,6 +1012,29 @@ mod tests {
         }
     }
 
+    /// What comes to the device of a datagram that is cut is segments, and its own skb is freed.
+    #[test]
+    fn a_datagram_that_is_cut_is_not_followed() {
+        Machine::reset();
+        let [skb, other, socket] = [64; 3].map(|size| memory::take(memory::slab(size)));
+        Machine::with(|machine| {
+            machine.offsets = Offsets { sk_buff_sk: 8, ..Offsets::default() };
+            machine.ids = 7 << 32 | 7;
+        });
+        for (cut, is_followed) in [(other, true), (skb, false)] {
+            // SAFETY: an entry, of which numbers and enums are 0.
+            let send: Send = unsafe { core::mem::zeroed() };
+            send.skb.set(skb);
+            send.socket.set(socket);
+            send.state.set(SendState::Sent);
+            SENDS.insert(Task::current_ids(), send, 0).expect("room for it");
+            memory::write(cut + 8, socket);
+            segmented(Skb::<Probed>::new(cut as *const u8));
+            let send = current().expect("there");
+            assert_eq!(send.state.get() == SendState::Sent, is_followed, "{cut:#x}");
+        }
+    }
+
     /// It comes to its device while another thread's entry gets its place.
     #[test]
     fn a_datagram_whose_entry_is_evicted_is_not_shown_with_anothers() {

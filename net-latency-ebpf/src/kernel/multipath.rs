@@ -90,3 +90,64 @@ pub(crate) fn next_sent(fragment: Number, info: Number) -> u32 {
     let start: u32 = field(fragment.address(), offset!(mptcp_data_frag_data_seq));
     start.wrapping_add(u32::from(field::<u16>(info.address(), offset!(mptcp_sendmsg_info_sent))))
 }
+
+#[cfg(test)]
+mod tests {
+    use net_latency_common::Offsets;
+
+    use super::*;
+    use crate::{
+        bpf::host::{Machine, memory},
+        kernel::memory::Probed,
+    };
+
+    /// The end of what the peer sends has a number, which may be known before what comes ahead of it is there: another subflow has that.
+    #[test]
+    fn what_was_read_ends_where_the_first_byte_of_a_queue_begins() {
+        const OF_TASK: u64 = 8;
+        const OF_READER: u64 = 40;
+        Machine::reset();
+        let [socket, first, second] = [128, 64, 64].map(|size| memory::take(memory::slab(size)));
+        let offsets = Offsets {
+            sock_sk_receive_queue: OF_TASK as u32,
+            mptcp_sock_receive_queue: OF_READER as u32,
+            sock_sk_lock_slock: 64,
+            mptcp_sock_ack_seq: 72,
+            mptcp_sock_rcv_data_fin_seq: 80,
+            mptcp_skb_cb_map_seq: 8,
+            ..Offsets::default()
+        };
+        memory::write(first + 8, 100_u32);
+        memory::write(second + 8, 200_u32);
+        memory::write(socket + OF_TASK, first);
+        memory::write(socket + OF_READER, second);
+        // Up to Linux 6.14 readers have a queue of their own.
+        for (has_two, of_task, of_reader, is_adding, next, end, read) in [
+            (true, 1, 1, 0, 300, 0, Some(200)),
+            (true, 1, 0, 0, 300, 0, Some(100)),
+            (true, 1, 0, 1, 300, 0, Some(100)),
+            (true, 0, 0, 1, 300, 0, None),
+            (true, 0, 0, 0, 300, 0, Some(300)),
+            (false, 1, 1, 1, 300, 0, Some(100)),
+            (false, 0, 1, 1, 300, 0, Some(300)),
+            (false, 0, 0, 0, 300, 299, Some(299)),
+            (false, 0, 0, 0, 300, 300, Some(300)),
+            (false, 0, 0, 0, 300, 400, Some(300)),
+            (false, 0, 0, 0, 1, 0, Some(1)),
+        ] {
+            let of_two = if has_two { offsets.mptcp_sock_receive_queue } else { 0 };
+            Machine::with(|machine| {
+                machine.offsets = Offsets { mptcp_sock_receive_queue: of_two, ..offsets };
+            });
+            memory::write(socket + OF_TASK + 16, of_task);
+            memory::write(socket + OF_READER + 16, of_reader);
+            memory::write(socket + 64, [is_adding, 0, next, 0, end]);
+            let it = Socket::<Probed>::new(socket as *const u8);
+            assert_eq!(
+                it.multipath_read(|| ()),
+                read,
+                "{has_two} {of_task} {of_reader} {is_adding} {next} {end}"
+            );
+        }
+    }
+}

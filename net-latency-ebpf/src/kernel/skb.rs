@@ -611,6 +611,49 @@ mod tests {
         assert_eq!(distinct.len(), all.len());
     }
 
+    /// Behind the linear part there may be anything.
+    #[test]
+    fn a_packet_that_is_sent_on_is_told_by_headers_that_are_there() {
+        const NETWORK: u64 = 8;
+        Machine::reset();
+        let [address, head] = [64, 128].map(|size| memory::take(memory::slab(size)));
+        let offsets = Offsets {
+            sk_buff_head: 8,
+            sk_buff_data: 16,
+            sk_buff_len: 24,
+            sk_buff_data_len: 28,
+            sk_buff_network_header: 32,
+            ..Offsets::default()
+        };
+        Machine::with(|machine| machine.offsets = offsets);
+        memory::write(address + 8, [head, head + NETWORK]);
+        memory::write(address + 32, NETWORK as u16);
+        let numbers = [1_000, 7].map(u32::to_be);
+        for (family, len) in [(AF_INET, 24), (AF_INET6, 40)] {
+            memory::clear(head, 128);
+            let (hops_at, protocol_at) = if family == AF_INET { (8, 9) } else { (7, 6) };
+            memory::write(head + NETWORK, if family == AF_INET { 0x46_u8 } else { 0x60 });
+            memory::write(head + NETWORK + hops_at, 9_u8);
+            memory::write(head + NETWORK + protocol_at, IPPROTO_TCP);
+            memory::write(head + NETWORK + len + 4, numbers);
+            let its = content(numbers[0], numbers[1]);
+            let skb = Skb::<Probed>::new(address as *const u8);
+            for (linear, paged, content) in
+                [(len + 12, 0, its), (len + 13, 8, its), (len + 11, 1, 0), (len, 20, 0), (0, len + 20, 0)]
+            {
+                memory::write(address + 24, [(linear + paged) as u32, paged as u32]);
+                assert_eq!(
+                    skb.content_and_hops(family),
+                    (content, 9),
+                    "{family}: {linear} and {paged} bytes"
+                );
+            }
+            memory::write(head + NETWORK + protocol_at, IPPROTO_TCP ^ 1);
+            memory::write(address + 24, [100_u32, 0]);
+            assert_eq!(skb.content_and_hops(family), (0, 9), "{family}: another protocol");
+        }
+    }
+
     /// An ACK has the number of a byte that comes later.
     #[test]
     fn what_has_no_payload_begins_nowhere() {

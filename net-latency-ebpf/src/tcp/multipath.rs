@@ -354,7 +354,5 @@ fn handed_on<M: Memory>(
         connection.write_evicted.set(1);
     }
     connection.user.set(task);
-    let is_all_sent = tcp.snd_nxt() == start && !connection.transmission.is_in_flight();
-    let end = start.wrapping_add(len);
-    transmit::append(subflow, connection, start, end, (at, task), is_all_sent, || tcp.snd_una() != start)
+    transmit::append_to_tcp((subflow, tcp), connection, start, start.wrapping_add(len), (at, task))
 }

@@ -846,3 +846,32 @@ pub fn closed<M: Memory>(socket: Socket<M>) -> HookResult {
     connection::remove(socket);
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{bpf::host::Machine, kernel::memory::Probed};
+
+    /// A read had more segments than one run of a program gives lines: the next call of the same task goes on with them.
+    #[test]
+    fn what_a_read_left_is_of_the_task_that_read_it() {
+        Machine::reset();
+        let socket = Socket::<Probed>::new(core::ptr::null());
+        let connection = connection::find_or_new(socket, socket.identity());
+        let Ok(connection) = connection else { panic!("there is room") };
+        let [mut reader, mut other] = [Task::UNKNOWN; 2];
+        (reader.ids, other.ids) = (7, 8);
+        for (is_late, task, next, lost) in
+            [(1, reader, 100, 0), (0, other, 100, 0), (1, other, 200, 1), (0, reader, 100, 0)]
+        {
+            connection.user.set(reader);
+            connection.is_late.set(is_late);
+            connection.read_next.set(100);
+            connection.late_until.set(200);
+            let before = counters::total().values[Counter::UnmatchedIn as usize];
+            note_taker(connection, task);
+            let after = counters::total().values[Counter::UnmatchedIn as usize];
+            assert_eq!((connection.read_next.get(), after - before), (next, lost), "{is_late} {}", task.ids);
+        }
+    }
+}

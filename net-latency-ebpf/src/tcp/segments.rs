@@ -590,10 +590,13 @@ pub(crate) fn waiting_segments() -> crate::slots::Count {
 
 #[cfg(test)]
 mod tests {
-    use net_latency_common::AF_INET6;
+    use net_latency_common::{AF_INET6, Offsets};
 
     use super::*;
-    use crate::bpf::host::Machine;
+    use crate::{
+        bpf::host::{Machine, memory},
+        kernel::memory::Probed,
+    };
 
     fn key(seq: u32) -> SegmentKey {
         let pair = AddrPair::new(AF_INET6, [1, 2, 3, 4]);
@@ -647,6 +650,48 @@ mod tests {
         let hashes: std::collections::HashSet<u64> =
             (0..100_000).map(|n| SegmentKey::new(&pair, 443, 51_000, 7, n * 1448).hash()).collect();
         assert_eq!(hashes.len(), 100_000);
+    }
+
+    /// Of a segment TCP may have kept a part, whose number is known if it is the one that this CPU has worked on.
+    #[test]
+    fn what_is_dropped_begins_where_it_was_kept_if_it_is_the_last_one() {
+        const OTHER: u32 = 1_300;
+        const HEADER: u32 = 20;
+        const PAYLOAD: u32 = 100;
+        const SEQ: u32 = 1_000;
+        Machine::reset();
+        let [address, head] = [64, 64].map(|size| memory::take(memory::slab(size)));
+        let offsets = Offsets {
+            sk_buff_head: 8,
+            sk_buff_data: 16,
+            sk_buff_len: 24,
+            sk_buff_transport_header: 28,
+            sk_buff_sk: 32,
+            ..Offsets::default()
+        };
+        Machine::with(|machine| machine.offsets = offsets);
+        memory::write(address + 8, [head, head]);
+        memory::write(address + 24, [HEADER + PAYLOAD, 0]);
+        memory::write(head, [443_u16, 51_000].map(u16::to_be));
+        memory::write(head + 4, [SEQ.to_be(), 0, ((HEADER / 4) << 28).to_be()]);
+        let ports = SegmentKey { seq: SEQ, ..key(SEQ) }.ports();
+        let examined = EXAMINED.get_ptr_mut(0).expect("a place");
+        for (skb, ports, kept, begins) in [
+            (address, ports, SEQ + 40, SEQ + 40),
+            (address, ports, SEQ + PAYLOAD - 1, SEQ + PAYLOAD - 1),
+            (address, ports, SEQ + PAYLOAD, SEQ),
+            (address, ports, SEQ - 1, SEQ),
+            (address, OTHER, SEQ + 40, SEQ),
+            (address + 64, ports, SEQ + 40, SEQ),
+        ] {
+            // SAFETY: an entry of this thread's table, which nothing else refers to.
+            unsafe { examined.write(Examined { skb, seq: kept, ports }) };
+            dropped(Skb::<Probed>::new(address as *const u8)).expect("it is counted");
+            let at = DROPPED.get_ptr(0).expect("a place");
+            // SAFETY: likewise.
+            let (seq, until) = unsafe { ((*at).key.seq, (*at).until) };
+            assert_eq!((seq, until), (begins, SEQ + PAYLOAD), "{skb:#x} {ports} {kept}");
+        }
     }
 
     /// Else one that has many segments waiting takes another one's room.

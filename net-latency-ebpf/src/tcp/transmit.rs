@@ -37,7 +37,7 @@ use crate::{
         memory::{Memory, Number, number},
         sequence::before,
         skb::{Skb, TcpSent},
-        socket::Socket,
+        socket::{Socket, TcpSocket},
         task::Task,
     },
     skb_stamps, udp,
@@ -93,10 +93,7 @@ fn written_to<M: Memory>(socket: Socket<M>, connection: &Connection, size: Numbe
     let is_alone = is_last_through || !socket.has_pending_write();
     let (at, task) = if is_alone { (at, task) } else { (0, Task::UNKNOWN) };
     let end = start.wrapping_add(size.at_most(MOST_WRITTEN));
-
-    // A packet still in flight belongs to the call before.
-    let is_all_sent = tcp.snd_nxt() == start && !connection.transmission.is_in_flight();
-    append(socket, connection, start, end, (at, task), is_all_sent, || tcp.snd_una() != start)
+    append_to_tcp((socket, tcp), connection, start, end, (at, task))
 }
 
 /// Whether the writer's bytes may be wanted. The owners of others need not be known, only that there are such bytes, should a wanted writer
@@ -185,6 +182,20 @@ pub(super) fn append<M: Memory>(
     insert(socket, next, &new)
 }
 
+/// As [`append`], on TCP's own socket.
+#[inline(always)]
+pub(super) fn append_to_tcp<M: Memory>(
+    (socket, tcp): (Socket<M>, TcpSocket<M>),
+    connection: &Connection,
+    start: u32,
+    end: u32,
+    call: (u64, Task),
+) -> HookResult {
+    // A packet still in flight belongs to the call before.
+    let is_all_sent = tcp.snd_nxt() == start && !connection.transmission.is_in_flight();
+    append(socket, connection, start, end, call, is_all_sent, || tcp.snd_una() != start)
+}
+
 #[inline(always)]
 fn insert<M: Memory>(socket: Socket<M>, seq: u32, write: &Write) -> HookResult {
     let key = WriteKey::new(socket.address(), seq);
@@ -268,7 +279,7 @@ fn sent_by<M: Memory>(
         } else if has_passed(connection, seq) {
             result = advance(connection.address.get(), seq);
         }
-        (app, author) = writer(connection, seq, flags & FLAG_RETRANS == 0);
+        (app, author) = writer(connection, seq);
         if app == 0 && flags & FLAG_RETRANS == 0 {
             result = Err(Counter::UnmatchedOut);
             if connection.write_evicted.get() != 0 {
@@ -510,16 +521,16 @@ pub extern "C" fn advance_step(address: u64, seq: u32) -> u32 {
 
 /// When, and by which task, the byte at `seq` was written. The cursor is where it was sent for the first time, which may be now.
 #[inline(always)]
-fn writer(connection: &Connection, seq: u32, is_first_send: bool) -> (u64, Author) {
+fn writer(connection: &Connection, seq: u32) -> (u64, Author) {
     if connection.has_write.get() == 0 {
         return (0, Author::Unknown);
     }
     let write = &connection.write;
     let is_before = before(seq, connection.write_start.get());
     let is_behind = !before(seq, write.next.get());
-    if is_behind && (is_first_send || write.has_next.get() == 0) {
-        // A call that was not seen, even one of a process that wrote nothing else. A packet that is sent again may be a part of a segment
-        // in which a later call's bytes went out with those of the one before, if there is a later one.
+    if is_behind && write.has_next.get() == 0 {
+        // A call that was not seen, even one of a process that wrote nothing else. If there is a later call, these may be its bytes, in a
+        // packet that is sent again and is a part of a segment with those of both; what is between two calls is known (`append`).
         connection.several_writers.set(1);
     }
     if !is_before && !is_behind {
@@ -546,7 +557,7 @@ pub(super) fn go_on_to(address: u64, seq: u32) {
 #[inline(always)]
 pub(super) fn written_at(connection: &Connection, seq: u32) -> (u64, Task, u32) {
     let task = connection.write.task.get();
-    match writer(connection, seq, true) {
+    match writer(connection, seq) {
         (_, Author::Unknown | Author::User) => (0, Task::UNKNOWN, MOST_WRITTEN),
         (0, Author::Writer) => (0, task, MOST_WRITTEN),
         (at, Author::Writer) => (at, task, connection.write.next.get().wrapping_sub(seq)),
@@ -809,6 +820,39 @@ mod tests {
         memory::write(first + 8, 7_u64);
         memory::write(first + 16, 0x80_u8);
         (Socket::new(socket as *const u8), [first, second].map(|skb| Skb::new(skb as *const u8)))
+    }
+
+    /// By `sendto` with TCP Fast Open: the task that wrote has the socket, which had no other end.
+    #[test]
+    fn a_call_that_connects_too_is_the_one_in_progress() {
+        const OWNED: u64 = 24;
+        const PORTS: u64 = 32;
+        const IDS: u64 = 7 << 32 | 7;
+        Machine::reset();
+        let (socket, _) = kernel();
+        let connection = connection::find_or_new(socket, socket.identity());
+        let Ok(connection) = connection else { panic!("there is room") };
+        Machine::with(|machine| {
+            machine.ids = IDS;
+            machine.offsets.sock_sk_lock_owned = OWNED as u32;
+            machine.offsets.sock_skc_portpair = PORTS as u32;
+        });
+        for (ports, has_write, owned, ids, is_it) in [
+            (0_u32, 1, 1_u32, IDS, true),
+            (443, 1, 1, IDS, false),
+            (0, 0, 1, IDS, false),
+            (0, 1, 0, IDS, false),
+            (0, 1, 1, 8 << 32 | 8, false),
+        ] {
+            memory::write(number(socket.address()) + PORTS, ports);
+            connection.identity.set(socket.identity());
+            connection.has_write.set(has_write);
+            let mut task = Task::UNKNOWN;
+            task.ids = ids;
+            connection.write.set(1, task, 100);
+            memory::write(number(socket.address()) + OWNED, owned);
+            assert_eq!(is_first_of_call(socket, connection), is_it, "{ports} {has_write} {owned} {ids:#x}");
+        }
     }
 
     /// It comes to its device while TCP lets the next one go.
