@@ -247,3 +247,100 @@ pub(super) fn copying<M: Memory>(skb: Skb<M>) {
         add(head.id, skb, PLACE_COPY, 0, 0, 0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use net_latency_common::{
+        Offsets,
+        journey::{JourneySettings, TALLY_BEGUN},
+    };
+
+    use super::{super::testing, *};
+    use crate::bpf::host::{Machine, memory};
+
+    /// An skb of a buffer of its own.
+    fn skb() -> Skb<Probed> {
+        let [address, head] = [64, 64].map(|size| memory::take(memory::slab(size)));
+        memory::write(address + 8, head);
+        Skb::new(address as *const u8)
+    }
+
+    /// A journey begins with this buffer.
+    fn begin(id: u64, skb: Skb<Probed>) {
+        assert!(tally::insert(id, &tally::Known { seq: 0, flow: 0 }));
+        tally::count(TALLY_BEGUN);
+        follow(skb.head(), &Head::of(id));
+    }
+
+    fn id_of(skb: Skb<Probed>) -> Option<u64> {
+        find(skb).map(|head| head.id)
+    }
+
+    fn reset() {
+        Machine::reset();
+        Machine::with(|machine| machine.offsets = Offsets { sk_buff_head: 8, ..Offsets::default() });
+    }
+
+    fn ids_of_rows() -> Vec<u64> {
+        testing::take().1.iter().map(|row| row.id).collect()
+    }
+
+    /// What GRO appends to a packet goes on with that, unless that one is followed.
+    #[test]
+    fn a_merged_packet_goes_on_in_the_other_ones_buffer() {
+        reset();
+        let [holder, followed, skb, unknown] = [(); 4].map(|()| skb());
+        merged(holder, skb, 1);
+        assert_eq!((id_of(holder), ids_of_rows()), (None, [].into()), "nothing is followed");
+        begin(1, skb);
+        begin(2, followed);
+        merged(holder, skb, 1);
+        assert_eq!((id_of(holder), ids_of_rows()), (Some(1), [1].into()));
+        merged(followed, skb, 1);
+        assert_eq!((id_of(followed), ids_of_rows()), (Some(2), [1].into()));
+        merged(followed, unknown, 1);
+        assert_eq!((id_of(followed), ids_of_rows()), (Some(2), [].into()));
+    }
+
+    #[test]
+    fn what_has_ended_is_not_followed() {
+        reset();
+        let [skb, moving] = [(); 2].map(|()| skb());
+        begin(1, skb);
+        begin(2, moving);
+        expanded(moving, 1);
+        memory::write(moving.address() + 8, moving.head() + 8);
+        assert_eq!(ids_of_rows(), [2]);
+        [1, 2].into_iter().for_each(tally::end);
+        assert_eq!((id_of(skb), id_of(moving)), (None, None));
+        assert!(HEADS.get_ptr(&skb.head()).is_none() && MOVING.get_ptr(&moving.address()).is_none());
+        assert!(HEADS.get_ptr(&moving.head()).is_none());
+    }
+
+    #[test]
+    fn the_skb_is_the_argument_that_is_said() {
+        reset();
+        let (skb, arguments) = (skb(), memory::take(memory::slab(64)));
+        memory::write(arguments, [0, 0, skb.address()]);
+        seen_in(arguments as *const u8, 2, 1);
+        assert_eq!(ids_of_rows(), [], "nothing is followed");
+        begin(1, skb);
+        for (position, ids) in [(0, &[][..]), (1, &[]), (2, &[1])] {
+            seen_in(arguments as *const u8, position, 1);
+            assert_eq!(ids_of_rows(), ids, "{position}");
+        }
+    }
+
+    #[test]
+    fn whether_drops_have_reasons_is_what_the_user_side_says() {
+        for (given, has) in [(0, false), (1, true)] {
+            Machine::reset();
+            Machine::with(|machine| {
+                machine.journeys = JourneySettings { has_reasons: given, ..JourneySettings::NONE };
+            });
+            assert_eq!(has_reasons(), has);
+        }
+    }
+}

@@ -140,7 +140,12 @@ pub fn taken<M: Memory>(socket: Socket<M>) {
 #[inline(always)]
 fn take(queue: &Queue, place: usize, read: u32) {
     let id = queue.ids[place].get();
-    if id == 0 || !before(queue.seqs[place].get(), read) {
+    if id == 0 {
+        return;
+    }
+    if !before(queue.seqs[place].get(), read) {
+        // What was copied was only looked at (MSG_PEEK), maybe further on.
+        queue.copied_at[place].set(0);
         return;
     }
     queue.ids[place].set(0);

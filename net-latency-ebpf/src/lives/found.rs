@@ -322,3 +322,12 @@ fn a_socket_that_ends_leaves_none_of_many_small_segments() {
         assert_eq!(waiting_segments().count, 0, "{from}");
     }
 }
+
+/// A process looks at two skbs (MSG_PEEK) before it takes all by another way. The time at which it looked at the second one seemed to be that
+/// at which the first one's bytes were copied.
+#[test]
+fn what_was_only_looked_at_was_not_copied() {
+    let steps =
+        [Step::Segment(GOES), Step::Segment(GOES), read(40, Reading::Peek), read(40, Reading::Splice)];
+    History { journeys: true, ..History::of(&steps) }.expect_true();
+}

@@ -870,6 +870,11 @@ impl Run {
         }
     }
 
+    /// A function gets it, which `journey` follows.
+    fn follow(&mut self, skb: Skb) {
+        self.world.journey(About::Packet(skb.packet), || heads::seen(hooked::<Probed>(skb), FUNCTION));
+    }
+
     /// `ip_rcv_core`.
     fn reach_ip(&mut self, skb: Skb, is_shared: bool) -> Travelling {
         // docs/accuracy.md: an skb that is shared there, if that hook is skipped, may have another packet's times.
@@ -879,8 +884,7 @@ impl Run {
             self.world.skips = 0;
         }
         hook!(self.world, Hook::Ip, skb.packet, ip::received(hooked(skb)));
-        let program = || heads::seen(hooked::<Probed>(skb), FUNCTION);
-        self.world.journey(About::Packet(skb.packet), program);
+        self.follow(skb);
         self.world.skips = skips;
         // `skb_orphan`: a veth leaves the sender's socket.
         self.world.put(skb.address, self.world.offsets.sk_buff_sk, 0_u64);
@@ -934,6 +938,7 @@ impl Run {
     fn reach_transport(&mut self, skb: Skb) {
         let bytes = self.world.ip_len(skb);
         self.world.pull(skb, bytes);
+        self.follow(skb);
         if self.world.truth.packets[skb.packet].datagram.is_some() {
             return self.udp.receive(&mut self.world, skb);
         }

@@ -5,7 +5,10 @@ use std::{format, string::String, vec::Vec};
 
 use net_latency_common::{
     Direction, IPPROTO_TCP, IPPROTO_UDP,
-    journey::{CONTEXT_PROCESS, JourneyRow, JourneyStart, PLACE_TAKEN, ROW_UNWATCHED},
+    journey::{
+        CONTEXT_PROCESS, JourneyRow, JourneyStart, PLACE_COPY, PLACE_TAKEN, ROW_QUEUED, ROW_READ,
+        ROW_UNWATCHED,
+    },
 };
 
 use super::{
@@ -27,6 +30,8 @@ pub(super) enum About {
     Packet(usize),
     /// What a call takes that reads.
     Call(usize),
+    /// What is copied out of an skb that began with that packet: the bytes of a connection from the second number to the third.
+    Bytes { connection: usize, start: u64, end: u64, first: usize },
 }
 
 /// The looks at the clock that a program took: those behind the first time, up to the second.
@@ -124,15 +129,27 @@ pub(super) fn check(world: &World, looks: &[Looks], is_whole: bool) -> Result<()
                     let is_its = has_copies || read.packet == packet;
                     is_its && read.call == call && (read.start..read.end).contains(&its.start)
                 }),
+                About::Bytes { connection, start, end, first } => {
+                    let has_first = connection == its.connection && (start..end).contains(&its.start);
+                    row.place == PLACE_COPY && (has_first || first == packet)
+                }
             };
             if !is_true {
                 return Err(format!("journey of packet {packet} has {row:?} about {:?}", about(row)));
             }
         }
-        let is_read = truth.reads.iter().any(|read| read.packet == packet && read.start == its.start);
-        let is_told = mine.iter().any(|row| row.place == PLACE_TAKEN || row.flags & ROW_UNWATCHED != 0);
-        if is_whole && start.protocol == IPPROTO_TCP && is_read && !is_told && !has_copies {
-            return Err(format!("nothing says that packet {packet} was read: {mine:#?}"));
+        let read = truth.reads.iter().find(|read| read.packet == packet && read.start == its.start);
+        let is_copied = read.is_some_and(|read| !read.is_late);
+        // What is cut goes on in skbs of its own.
+        let is_taken = its.segs <= 1 && truth.udp.taken.iter().any(|taken| taken.packet == packet);
+        let has = |place: u64, flag: u8| mine.iter().any(|row| row.place == place || row.flags & flag != 0);
+        let is_told = has(PLACE_TAKEN, ROW_UNWATCHED) && (!is_copied || has(PLACE_COPY, ROW_UNWATCHED));
+        if is_whole && start.protocol == IPPROTO_TCP && read.is_some() && !is_told && !has_copies {
+            return Err(format!("not all says that packet {packet} was read: {mine:#?}"));
+        }
+        let of_udp = [ROW_QUEUED, ROW_READ].map(|flag| mine.iter().any(|row| row.flags & flag != 0));
+        if is_whole && start.protocol == IPPROTO_UDP && is_taken && of_udp != [true; 2] {
+            return Err(format!("not all says that datagram {packet} was taken: {mine:#?}"));
         }
     }
     let is_due = |packet: &Packet| {

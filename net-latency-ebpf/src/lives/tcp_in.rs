@@ -1,6 +1,7 @@
 //! What TCP does with what it receives, as far as hooks can tell, and what tasks read. From net/ipv4/tcp_input.c, tcp_ipv4.c and tcp.c of
 //! Linux 6.1; what differs on the others of the matrix is said where it does.
 
+use core::ops::Range;
 use std::{collections::VecDeque, vec::Vec};
 
 use net_latency_common::Counter;
@@ -13,7 +14,11 @@ use super::{
     udp_truth::Want,
     world::{Skb, World, hook, note, skb as hooked, sock},
 };
-use crate::{bpf::host::Machine, journey::queue, kernel::memory::Probed};
+use crate::{
+    bpf::host::Machine,
+    journey::queue,
+    kernel::memory::{Number, Probed},
+};
 
 /// An skb on a queue of TCP's: its bytes by their positions, and which packet each piece came with (`tcp_try_coalesce` joins them).
 #[derive(Clone, Debug)]
@@ -185,6 +190,18 @@ impl Connection {
     fn follow(&self, world: &mut World, skb: Skb) {
         let program = || queue::received(sock::<Probed>(self.sk), hooked(skb), FUNCTION);
         world.journey(About::Packet(skb.packet), program);
+    }
+
+    /// `skb_copy_datagram_iovec`, of an skb that has its socket (`skb_set_owner_r`).
+    fn follow_copy(&self, world: &mut World, skb: Skb, bytes: Range<u64>) {
+        let owner = world.offsets.sk_buff_sk;
+        let before = world.get::<u64>(skb.address, owner);
+        world.put(skb.address, owner, self.sk);
+        let len = Number::new((bytes.end - bytes.start) as *const u8);
+        let Range { start, end } = bytes;
+        let about = About::Bytes { connection: self.number, start, end, first: skb.packet };
+        world.journey(about, || queue::copying(hooked::<Probed>(skb), len));
+        world.put(skb.address, owner, before);
     }
 
     /// A call has taken bytes, if it moved `copied_seq`.
@@ -427,12 +444,16 @@ impl Connection {
                 .map(|(start, to, packet)| ((*start).max(at), (*to).min(end), *packet))
                 .filter(|(start, to, _)| start < to)
                 .collect();
-            let (is_through, begins) = (end == first.end, first.start);
+            let (is_through, begins, skb) = (end == first.end, first.start, first.skb);
+            if how != Reading::Splice {
+                self.follow_copy(world, skb, at..end);
+            }
             at = end;
             match how {
                 Reading::Peek => {
                     index += 1;
-                    hook!(world, Hook::Taken, self.number, tcp::receive::taken(sock(self.sk)));
+                    let call = hook!(world, Hook::Taken, self.number, tcp::receive::taken(sock(self.sk)));
+                    self.follow_read(world, call);
                 }
                 Reading::Copy => {
                     self.copied = at;

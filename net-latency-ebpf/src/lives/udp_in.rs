@@ -11,13 +11,15 @@ use super::{
     choice::Choice,
     flow::Flow,
     history::Fate,
+    journeys::{About, FUNCTION},
     truth::{Entry, Hook, Packet},
     udp_truth::{Datagram, Taken, Want},
     world::{Skb, World, hook, note, skb as hooked, sock},
 };
 use crate::{
     bpf::host::{CPUS, Machine, memory},
-    kernel::memory::Number,
+    journey::heads,
+    kernel::memory::{Number, Probed},
 };
 
 /// Bytes of a UDP header.
@@ -429,6 +431,7 @@ impl Udp {
             let call = hook!(world, Hook::Other, skb.packet, udp::enqueued(sock(sk), hooked(skb)));
             world.truth.calls[call].result
         };
+        world.journey(About::Packet(skb.packet), || heads::enqueued(hooked::<Probed>(skb), FUNCTION));
         let is_lite = PLACES[number].is_lite;
         let is_followed = !is_lite && matches!(result, None | Some(Counter::DroppedIn));
         if !is_lite {
@@ -497,6 +500,7 @@ impl Udp {
                 Number::new((0xbad_u64 << 32 | u64::from(len as u32)) as *const u8)
             )
         );
+        follow_consumed(world, skb, len);
         world.truth.udp.uses(
             sk,
             PLACES[number].key(),
@@ -572,16 +576,23 @@ fn is_multicast(packet: &Packet) -> bool {
     packet.datagram.is_some_and(|datagram| datagram.flow.addresses[1][0] == 224)
 }
 
+/// `skb_consume_udp`: a journey may end there.
+fn follow_consumed(world: &mut World, skb: Skb, len: i32) {
+    let len = Number::new(u64::from(len as u32) as *const u8);
+    world.journey(About::Packet(skb.packet), || heads::consumed(hooked::<Probed>(skb), len, FUNCTION));
+}
+
 /// A task that has looked at a datagram lets it go.
 fn look(world: &mut World, sk: u64, queued: Queued) {
     let Queued { skb, len, .. } = queued;
-    let len = (len as i32).wrapping_neg() as u32;
+    let len = (len as i32).wrapping_neg();
     hook!(
         world,
         Hook::Other,
         skb.packet,
-        udp::consumed(sock(sk), hooked(skb), Number::new(u64::from(len) as *const u8))
+        udp::consumed(sock(sk), hooked(skb), Number::new(u64::from(len as u32) as *const u8))
     );
+    follow_consumed(world, skb, len);
     world.free(skb);
 }
 
