@@ -643,6 +643,10 @@ fn subflow(kernel: &Kernel) -> [Made; 3] {
 /// The record of a listening socket, which ends.
 fn ended_listener(listener: Made) -> ListenerRecord {
     listener.becomes(state::LISTEN, state::CLOSE);
+    told_listener()
+}
+
+fn told_listener() -> ListenerRecord {
     let words = CONNECTION_RECORDS.take().pop().expect("a record of the listening socket");
     assert_eq!(size_of_val(&words[..]), size_of::<ListenerRecord>());
     // SAFETY: a record of that size, of which any words are one.
@@ -706,6 +710,65 @@ fn who_is_asked_about_is_told_as_long_as_it_is_there() {
     client.becomes(state::ESTABLISHED, state::CLOSE);
     assert_eq!(one().flags, CONNECTION_CLIENT);
     asked_for(client.socket()).expect("room");
+    assert_eq!(taken(), []);
+}
+
+#[test]
+fn a_listening_socket_is_told_as_often_as_one_asks() {
+    let kernel = Kernel::new();
+    let listener = kernel.listener();
+    listener.becomes(state::CLOSE, state::LISTEN);
+    for waiting in [1, 3, 2] {
+        listener.set(|fields| fields.waiting = waiting);
+        listeners::requested(listener.socket()).expect("room");
+        asked_for(listener.socket()).expect("room");
+        let record = told_listener();
+        let its = (record.socket, record.waiting, record.is_closed, record.pid);
+        assert_eq!(its, (listener.0, waiting, 0, PID));
+        assert_eq!((record.most_waiting, record.overflows), if waiting == 1 { (1, 0) } else { (3, 1) });
+    }
+    // Which others have.
+    for (port, netns, count) in [(0, 0, 1), (1, 0, 0), (0, 1, 0)] {
+        Machine::with(|machine| {
+            (machine.settings.filter_port, machine.settings.filter_netns) = (port, netns);
+        });
+        asked_for(listener.socket()).expect("room");
+        assert_eq!(CONNECTION_RECORDS.take().len(), count, "{port} {netns}");
+    }
+}
+
+/// `tcp_v6_syn_recv_sock` hands IPv4 to the other function, which has a program too.
+#[test]
+fn a_handshake_over_ipv4_at_a_socket_of_ipv6_is_noted_once() {
+    let kernel = Kernel::new();
+    let listener = kernel.listener();
+    listener.set(|fields| fields.waiting = 3);
+    for (protocol, turned_away) in [(ETH_P_IP, 0), (ETH_P_IPV6, 1)] {
+        let request = kernel.socket(SERVER_PORT, CLIENT_PORT);
+        let ack = segment(&kernel, 100, 0, ACK);
+        ack.set(|fields| fields.skb_protocol = protocol);
+        listeners::completed_v6(listener.socket(), ack.skb(), request.request()).expect("room");
+        assert_eq!(taken().len(), turned_away, "{protocol:#x}");
+    }
+}
+
+/// Other hooks see what comes to a socket that listens, or whose handshake is not answered.
+#[test]
+fn what_comes_before_there_is_a_connection_says_nothing_of_one() {
+    let kernel = Kernel::new();
+    for state in [state::LISTEN, state::SYN_SENT] {
+        let client = kernel.socket(CLIENT_PORT, SERVER_PORT);
+        client.becomes(state::CLOSE, state::SYN_SENT);
+        client.set(|fields| fields.state = state);
+        received_otherwise(client.socket(), segment(&kernel, 0, 5, ACK).skb()).expect("room");
+        client.becomes(state::SYN_SENT, state::CLOSE);
+        assert_eq!(one().first_in_ns, 0, "{state}");
+    }
+    // Nor does a datagram's socket.
+    let other = kernel.socket(CLIENT_PORT, SERVER_PORT);
+    other.set(|fields| (fields.protocol, fields.state) = (u16::from(IPPROTO_UDP), state::ESTABLISHED));
+    accepted(other.socket()).expect("nothing");
+    other.becomes(state::ESTABLISHED, state::CLOSE);
     assert_eq!(taken(), []);
 }
 
