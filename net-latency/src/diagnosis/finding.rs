@@ -86,12 +86,24 @@ pub(super) struct Finding {
     pub(super) also: Vec<Who>,
     /// What it means for answers, where those were judged.
     pub(super) answers: Option<OfAnswers>,
-    /// All of its time, ns: the larger comes first.
+    /// All of its time, ns.
     #[serde(skip)]
     pub(super) weight: u128,
     /// Tells whether others are of the same process; 0 for a finding about the whole machine.
     #[serde(skip)]
     pub(super) pid: u32,
+}
+
+impl Finding {
+    /// Its time by how likely it is the cause: a process that may have worked for long comes behind a wait that is certain and a little
+    /// shorter.
+    pub(super) fn expected_ns(&self) -> u128 {
+        match self.confidence {
+            Confidence::High => self.weight,
+            Confidence::Medium => self.weight / 2,
+            Confidence::Low => self.weight / 4,
+        }
+    }
 }
 
 /// How long the answers of a service take, and what of it is a finding's.

@@ -145,6 +145,12 @@ impl Service {
             && (self.pid == other.pid || self.is_of_several && other.is_of_several && self.name == other.name)
     }
 
+    /// Whether it serves the same port under the same name.
+    pub(super) fn serves_as(&self, other: &Self) -> bool {
+        let of = |service: &Self| (service.port, service.protocol, service.netns, service.name);
+        of(self) == of(other)
+    }
+
     /// The place of the service of this machine that has the other end for most of its packets.
     pub(super) fn peer(&self) -> Option<usize> {
         self.peer.by(1).flatten()

@@ -9,6 +9,8 @@
 //! Else the stages of its packets are judged. A stage counts if it is known of [`LEAST_PACKETS`] packets, if as many are affected, and
 //! if it holds a quarter of all their time ([`LEAST_SHARE`]). The slowest few count for no more than the others ([`clipped_sum`]).
 
+use std::collections::BTreeMap;
+
 use net_latency_common::Direction;
 
 use super::{
@@ -31,6 +33,9 @@ const WELL_ABOVE: u128 = 4;
 /// ([`Noise::others_before`]).
 const BUSY_PERCENT: u64 = 50;
 const BUSY_NS: u128 = 3_000_000;
+/// Less than that is usual then, whatever others wait for, ns; and how many of these have to be known.
+const LEAST_BUSY_NS: u128 = 1_000_000;
+const LEAST_OTHERS: usize = 3;
 /// Then a process may work for so long on an answer, ns, and is not slow: it would be faster alone.
 const WORK_NS: u128 = 20_000_000;
 /// From here on the load says no more about the others that wait.
@@ -259,6 +264,10 @@ pub(super) fn is_before_closed_window(side: &Side) -> bool {
 pub(super) struct Noise {
     /// Each process, and what the item takes on average in one of its services, ns.
     known: Vec<(u32, Item, u128)>,
+    /// Processes that serve the same port under the same name, each with the first of them: if all of these have it, that is no noise.
+    alike: Vec<(u32, u32)>,
+    /// How long each process was on a CPU for an answer, ns.
+    on_ns: Vec<(u32, u64)>,
     busy_percent: Option<u64>,
     /// Processes that were on a CPU for most of the time that they took to answer.
     working: Vec<u32>,
@@ -282,6 +291,13 @@ impl Noise {
         }
         let worked: Vec<_> =
             model.services.iter().filter_map(|service| Some((service, worked(service, model)?))).collect();
+        let serves = |service: &&Service| !service.is_client;
+        let first = |service: &Service| {
+            let mut all = model.services.iter().filter(serves);
+            Some((service.pid, all.find(|other| other.serves_as(service))?.pid))
+        };
+        let alike = model.services.iter().filter(serves).filter_map(first).collect();
+        let on_ns_of = worked.iter().map(|(service, worked)| (service.pid, worked.on_ns)).collect();
         let all = |is: fn(Worked) -> bool| worked.iter().filter(move |(_, worked)| is(*worked));
         let pids = |is| all(is).map(|(service, _)| service.pid).collect();
         let (working, sleeping) = (pids(Worked::is_most), pids(Worked::sleeps));
@@ -293,26 +309,32 @@ impl Noise {
         let busy =
             model.machine.capacity_ns.zip(busy_percent).map(|(all, busy)| u128::from(all) * u128::from(busy));
         let is_of_working = busy.is_some_and(|busy| by_working * 200 >= busy);
-        Self { known, busy_percent, working, is_of_working, sleeping }
+        Self { known, alike, on_ns: on_ns_of, busy_percent, working, is_of_working, sleeping }
     }
 
-    /// The longest mean of each other process, in order.
-    fn others(&self, item: Item, pid: u32) -> Vec<u128> {
-        let mut by_process: Vec<(u32, u128)> = Vec::new();
-        for (other, _, mean) in self.known.iter().filter(|(other, of, _)| *of == item && *other != pid) {
-            match by_process.iter_mut().find(|(known, _)| known == other) {
-                Some((_, most)) => *most = (*most).max(*mean),
-                None => by_process.push((*other, *mean)),
+    /// The longest mean of each process, or of the processes that are one by `of`, in order.
+    fn means(&self, item: Item, of: impl Fn(u32) -> Option<u32>) -> Vec<u128> {
+        let mut most = BTreeMap::<u32, u128>::new();
+        for (pid, _, mean) in self.known.iter().filter(|(_, its, _)| *its == item) {
+            if let Some(of) = of(*pid) {
+                let known = most.entry(of).or_default();
+                *known = (*known).max(*mean);
             }
         }
-        let mut means: Vec<_> = by_process.into_iter().map(|(_, mean)| mean).collect();
+        let mut means: Vec<_> = most.into_values().collect();
         means.sort_unstable();
         means
     }
 
+    /// Of processes other than that one and those like it.
+    fn others(&self, item: Item, pid: u32) -> Vec<u128> {
+        let first = |pid: u32| self.alike.iter().find(|(of, _)| *of == pid).map_or(pid, |(_, first)| *first);
+        self.means(item, |other| Some(first(other)).filter(|other| *other != first(pid)))
+    }
+
     /// Each process that waits for a CPU, with its mean.
     pub(super) fn of_item(&self, item: Item) -> Vec<u128> {
-        self.others(item, 0)
+        self.means(item, Some)
     }
 
     /// How many others that want the CPU come first, in hundredths: half of those that wait for it on average, which is the load by what
@@ -349,8 +371,19 @@ impl Noise {
                 }
             }
             Item::Service if self.sleeping.contains(&pid) => BUSY_NS,
-            Item::Wait | Item::Service => busier(BUSY_NS),
-            item if item.is_of_cpu() => busier(BUSY_NS),
+            Item::Service => busier(BUSY_NS),
+            item if item == Item::Wait || item.is_of_cpu() => {
+                let works = self.on_ns.iter().find(|(of, _)| *of == pid).map(|(_, on_ns)| u128::from(*on_ns));
+                match others.last() {
+                    // It needs a CPU for less than that, and no other has to wait nearly as long for one, however busy they are.
+                    Some(most)
+                        if others.len() >= LEAST_OTHERS && works.is_some_and(|ns| ns < suspect.mean) =>
+                    {
+                        busier(BUSY_NS).min((most * WELL_ABOVE).max(LEAST_BUSY_NS))
+                    }
+                    _ => busier(BUSY_NS),
+                }
+            }
             _ => 0,
         };
         suspect.mean >= (alike * WELL_ABOVE).max(usual)

@@ -1,7 +1,7 @@
 //! The verdict: a function of the [`Model`] and the losses, and of nothing else.
 //!
 //! [`judge`](super::judge) finds what is slow in each direction of a service. Here they become a list: the one that adds most time
-//! to all answers comes first, and those that have the same cause are one.
+//! to all answers comes first, of which a doubtful one counts for less, and those that have the same cause are one.
 
 use std::cmp::Reverse;
 
@@ -53,7 +53,7 @@ pub(crate) fn judge(model: &Model, losses: Option<&Losses>) -> Verdict {
             }
         }
     }
-    findings.sort_by_key(|finding| Reverse(finding.weight));
+    findings.sort_by_key(|finding| Reverse(finding.expected_ns()));
     let mut findings = joined(findings, model);
     findings.extend(losses.map(|losses| socket_drops(losses, model)).unwrap_or_default());
     findings.extend(overflows(model, &findings));
@@ -61,7 +61,7 @@ pub(crate) fn judge(model: &Model, losses: Option<&Losses>) -> Verdict {
         findings.extend(unanswered(model, &findings));
     }
     findings.extend(cpu_short(model, judge.noise()));
-    findings.sort_by_key(|finding| Reverse(finding.weight));
+    findings.sort_by_key(|finding| Reverse(finding.expected_ns()));
     let (first, last) = model.span.unwrap_or_default();
     let seen = Seen {
         elapsed_ns: last.abs_diff(first),

@@ -45,6 +45,24 @@ fn answers_that_scatter_around_the_threshold_are_no_fault() {
     assert_eq!(told(&verdict), [(Cause::Application, ORDERS.pid, Direction::Out)], "{}", shown(&verdict));
 }
 
+/// A process works for a while, between other waits that are as long; another one reads late, and nothing else is slow there.
+#[test]
+fn what_is_sure_comes_before_a_little_more_that_is_not() {
+    for (late, first) in [(4 * MS, BILLING.pid), (2 * MS, ORDERS.pid)] {
+        let busy = Times { service: 6 * MS, app_tcp: 5 * MS, ip_drv: 5 * MS, ..USUAL };
+        let mut traffic = Traffic::default();
+        traffic.server(ORDERS, 300, busy, busy);
+        let slow = Times { wait: late, ..USUAL };
+        traffic.server(BILLING, 300, slow, slow);
+        traffic.server(SEARCH, 300, USUAL, USUAL);
+        let verdict = traffic.verdict();
+        let sure: Vec<_> = faults(&verdict).iter().map(|finding| (finding.pid, finding.confidence)).collect();
+        let second = ORDERS.pid + BILLING.pid - first;
+        let of = |pid| (pid, if pid == ORDERS.pid { Confidence::Medium } else { Confidence::High });
+        assert_eq!(sure, [first, second].map(of), "{late} {}", shown(&verdict));
+    }
+}
+
 #[test]
 fn a_fault_of_all_services_is_one_line() {
     for (cause, direction, time) in FAULTS {

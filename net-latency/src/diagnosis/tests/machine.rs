@@ -123,6 +123,46 @@ fn the_busier_the_cpus_the_longer_a_wait_for_one_is_usual() {
     assert_eq!(all.map(|(ms, percent)| found(ms, percent)), [1, 0, 1, 0, 1]);
 }
 
+/// It needs little of a CPU, and waits for one longer than any other.
+#[test]
+fn what_no_other_has_nearly_as_long_is_not_usual_on_busy_cpus() {
+    const USERS: Who = Who { pid: 104, name: "users", port: 8_004 };
+    let late = Times { cpu: 3 * MS + MS / 2, ..USUAL };
+    let found = |others: &[Who], theirs: u64, on_us: u64| {
+        let mut traffic = Traffic::default();
+        let times = Times { cpu: theirs, ..USUAL };
+        others.iter().for_each(|who| traffic.server(*who, 100, times, times));
+        traffic.server(BILLING, 100, late, late);
+        let mut model = traffic.model();
+        let ran = Ran { on_ns: on_us * 100 * US, waited_ns: 0 };
+        model.set_machine(Machine { ran: [(BILLING.pid, ran)].into(), ..busy(85) });
+        told(&judge(&model, None))
+    };
+    let three = [ORDERS, SEARCH, USERS];
+    assert_eq!(found(&three, 50 * US, 10), [(Cause::CpuWait, BILLING.pid, Direction::In)]);
+    assert_eq!(found(&three, MS, 10), [], "others wait too");
+    assert_eq!(found(&three, 50 * US, 5_000), [], "who works for long has to share");
+    assert_eq!(found(&three[..2], 50 * US, 10), [], "two may be lucky");
+}
+
+#[test]
+fn what_all_processes_of_one_service_have_is_no_noise() {
+    let late = Times { cpu: 7 * MS, ..USUAL };
+    let found = |names: [&'static str; 4]| {
+        let mut traffic = Traffic::default();
+        traffic.server(ORDERS, 100, USUAL, USUAL);
+        traffic.server(SEARCH, 100, USUAL, USUAL);
+        for (pid, name) in (104..).zip(names) {
+            traffic.server(Who { pid, name, port: 80 }, 100, late, late);
+        }
+        let mut model = traffic.model();
+        model.set_machine(busy(60));
+        faults(&judge(&model, None)).iter().map(|finding| finding.cause).collect::<Vec<_>>()
+    };
+    assert_eq!(found(["nginx"; 4]), [Cause::CpuWait]);
+    assert_eq!(found(["users", "stock", "rates", "quotes"]), [], "most services have it");
+}
+
 #[test]
 fn sleep_is_no_noise_though_all_have_it_alike() {
     let slow = Times { service: 10 * MS, ..USUAL };
