@@ -292,3 +292,38 @@ pub(crate) fn leaving_lines() -> u64 {
     // SAFETY: entries, which no program writes to now.
     LINES.entries().filter(|line| unsafe { (**line).acked == 0 }).count() as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use net_latency_common::{FineRecord, Offsets};
+
+    use super::*;
+    use crate::{
+        bpf::host::{Machine, memory},
+        emit::ring::take_records,
+        kernel::memory::Probed,
+    };
+
+    /// Its end was not seen, and another skb that comes to a queue has its address.
+    #[test]
+    fn what_has_ended_unseen_has_its_line_before_the_next_one() {
+        Machine::reset();
+        Machine::with(|machine| {
+            machine.settings.fine = 1;
+            machine.offsets = Offsets { sk_buff_sk: 8, ..Offsets::default() };
+        });
+        let skb = Skb::<Probed>::new(memory::take(memory::slab(64)) as *const u8);
+        for seq in 1..=3 {
+            before_queue(skb);
+            // SAFETY: numbers only, for which 0 is a value.
+            let mut record: PacketRecord = unsafe { core::mem::zeroed() };
+            record.seq = seq;
+            let put = put(skb, || record, || Served::NONE, || true);
+            assert!(put.is_ok());
+            let lines: Vec<u32> = take_records().iter().map(|line: &FineRecord| line.packet.seq).collect();
+            assert_eq!(lines, if seq == 1 { Vec::new() } else { [seq - 1].into() });
+        }
+    }
+}

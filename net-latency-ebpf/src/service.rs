@@ -238,6 +238,35 @@ mod tests {
         }
     }
 
+    /// By a table with room for some: of two sockets with one place, the one that was read last has it.
+    #[test]
+    fn what_is_done_for_a_datagram_is_of_its_own_socket() {
+        let (threads, sockets) = (Threads::new(), memory::slab(64));
+        runs(THREAD);
+        readers::asks().unwrap();
+        let socket = |address: u64| Socket::<Probed>::new(address as *const u8);
+        let place = |address: u64| address.wrapping_mul(SPREAD) >> (u64::BITS - SLOT_BITS);
+        let first = memory::take(sockets);
+        let second = (1..).map(|n| first + n * 64).find(|other| place(*other) == place(first)).unwrap();
+        let third = (1..).map(|n| first + n * 64).find(|other| place(*other) != place(first)).unwrap();
+        let takes = |address| {
+            took_datagram(socket(address), now(), SERVER.0, SERVER.1);
+            threads.is_off(THREAD, NANOSLEEP, 500, Some(400));
+        };
+        let sends = |address| (400..500).contains(&sends_datagram(socket(address), now()).asleep);
+        takes(first);
+        assert_eq!([second, third, first, first].map(sends), [false, false, true, false]);
+        takes(first);
+        takes(third);
+        assert_eq!([third, first].map(sends), [true, false], "it did both at a time");
+        takes(first);
+        takes(second);
+        assert_eq!([first, second].map(sends), [false, true]);
+        // Nor does what a call saw of the one before count.
+        took_datagram(socket(first), now(), SERVER.1, SERVER.0);
+        assert_eq!([first, second].map(sends), [false; 2]);
+    }
+
     #[test]
     fn one_that_asks_others_serves_nobody() {
         let (_threads, asked) = (Threads::new(), nobody());

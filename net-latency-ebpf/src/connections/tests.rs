@@ -775,14 +775,23 @@ fn what_comes_before_there_is_a_connection_says_nothing_of_one() {
 #[test]
 fn a_reset_that_came_while_closing_is_noted() {
     let kernel = Kernel::new();
-    for (flags, noted) in [(ACK, 0), (RST, CONNECTION_RESET)] {
+    for (state, flags, noted) in [
+        (state::FIN_WAIT1, ACK, 0),
+        (state::FIN_WAIT1, RST, CONNECTION_RESET),
+        (state::FIN_WAIT2, ACK, 0),
+        (state::FIN_WAIT2, RST, CONNECTION_RESET),
+        // That end has closed first, and the state that follows tells of the reset.
+        (state::CLOSE_WAIT, RST, 0),
+    ] {
         let client = kernel.socket(CLIENT_PORT, SERVER_PORT);
         client.becomes(state::CLOSE, state::SYN_SENT);
         client.becomes(state::SYN_SENT, state::ESTABLISHED);
-        client.becomes(state::ESTABLISHED, state::FIN_WAIT1);
+        client.becomes(state::ESTABLISHED, state);
         received_otherwise(client.socket(), segment(&kernel, 1, 5, flags).skb()).expect("room");
-        client.becomes(state::FIN_WAIT1, state::CLOSE);
-        assert_eq!(one().flags & CONNECTION_RESET, noted);
+        let connection = find(client.socket()).expect("there");
+        assert_eq!(connection.flags.get() & CONNECTION_RESET, noted, "{state} {flags}");
+        client.becomes(state, state::CLOSE);
+        taken();
     }
 }
 
