@@ -1012,6 +1012,26 @@ mod tests {
         }
     }
 
+    /// An skb at its address may be another datagram's of the same socket.
+    #[test]
+    fn a_datagram_is_told_by_ports_and_length() {
+        Machine::reset();
+        let [skb, head] = [64; 2].map(|size| memory::take(memory::slab(size)));
+        Machine::with(|machine| machine.offsets = Offsets { sk_buff_head: 8, ..Offsets::default() });
+        memory::write(skb + 8, head);
+        let header = |source: u16, len: u16| [source, 53, len, 0].map(u16::to_be);
+        memory::write(head, header(40_000, 20));
+        let skb = Skb::<Probed>::new(skb as *const u8);
+        // SAFETY: an entry, of which numbers and enums are 0.
+        let send: Send = unsafe { core::mem::zeroed() };
+        send.ports.set(skb.udp_header() as u32);
+        send.len.set(12);
+        for (source, len, is_its) in [(40_000, 20, true), (40_001, 20, false), (40_000, 21, false)] {
+            memory::write(head, header(source, len));
+            assert_eq!(send.has_header_of(skb), is_its, "{source} {len}");
+        }
+    }
+
     /// What comes to the device of a datagram that is cut is segments, and its own skb is freed.
     #[test]
     fn a_datagram_that_is_cut_is_not_followed() {
