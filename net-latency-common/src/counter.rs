@@ -60,8 +60,8 @@ pub enum Counter {
     /// Packets that TCP or UDP sent, and whose socket or thread had sent the next one before they were seen at a device queue: they
     /// wait on the way to it, or their end was not seen.
     OvertakenOut,
-    /// Received data segments that TCP has given to MPTCP, where the time of their read is unknown: they came by several subflows, or MPTCP
-    /// has dropped some, or this kernel's is not followed.
+    /// Received data segments whose read was not seen: those of MPTCP that came by several subflows, or of which MPTCP has dropped some, or
+    /// where this kernel's is not followed; and those that came twice, where a call that read them was not seen.
     NotFollowedIn,
 }
 

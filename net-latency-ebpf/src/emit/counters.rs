@@ -45,7 +45,7 @@ pub const fn name(counter: Counter) -> &'static str {
         Counter::DroppedIn => "dropped before it was read",
         Counter::UnreadIn => "unread at close",
         Counter::UnfinishedOut => "dropped before a device's queue",
-        Counter::NotFollowedIn => "given to MPTCP",
+        Counter::NotFollowedIn => "read unseen",
         Counter::OvertakenOut => "sent, and not seen at a device's queue before the next one",
         Counter::UnmatchedOut => "sent without a matching write",
         Counter::FilteredIn | Counter::FilteredOut | Counter::RejectedIn => "filtered out",

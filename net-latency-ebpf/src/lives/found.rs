@@ -295,6 +295,17 @@ fn bytes_that_mptcp_got_twice_have_no_times() {
     }
 }
 
+/// While a softirq adds to MPTCP's queue, a read is not seen. Bytes that came twice had the time of the next one.
+#[test]
+fn what_came_twice_is_not_of_the_call_after_the_one_that_read_it() {
+    let of_mptcp = |from, len| Step::Segment(Segment { connection: 1, from, len, ..GOES });
+    let all = Step::Read { task: 0, connection: 1, len: 40, how: Reading::Copy };
+    let steps = [of_mptcp(0, 1), of_mptcp(-2, 3), all, all];
+    for seed in 0..64 {
+        History { multipath: true, seed, ..History::of(&steps) }.expect_true();
+    }
+}
+
 /// TCP drops a copy of what waits. Whoever found the segment for that took it for one of two that may be read, and its times were unknown.
 #[test]
 fn what_had_a_copy_that_was_dropped_keeps_its_times() {

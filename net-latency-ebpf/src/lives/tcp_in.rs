@@ -344,7 +344,15 @@ impl Connection {
             }
         }
         self.update_whole(world);
+        // A softirq may be adding to the queue (`mptcp_data_lock`), up to Linux 6.14.
+        let spinlock = world.offsets.sock_sk_lock_slock;
+        let is_adding = self.whole_queue.is_empty()
+            && world.choice.one_in(4)
+            && Machine::with(|machine| machine.offsets.mptcp_sock_receive_queue != 0);
+        world.put(self.whole, spinlock, u32::from(is_adding));
+        world.truth.connections[self.number].has_unnoted |= is_adding;
         let call = hook!(world, Hook::Taken, self.number, tcp::multipath::read(sock(self.whole)));
+        world.put(self.whole, spinlock, 0_u32);
         self.note_reads(world, &pieces, call, None);
         world.put(self.whole, world.offsets.sock_sk_lock_owned, 0_u32);
     }

@@ -122,6 +122,8 @@ pub(super) struct Ends {
     pub(super) first: u32,
     /// Whether TCP has put its bytes into other skbs: which came with which is not known then.
     pub(super) is_collapsed: bool,
+    /// Whether a read could not be noted: lines of its bytes come with the next one, if there is one.
+    pub(super) has_unnoted: bool,
 }
 
 /// All that was true.
@@ -377,7 +379,10 @@ impl Truth {
         if let Some(line) = lines.iter().find(lacks) {
             return Err(format!("not all of a datagram is known: {line:?}"));
         }
-        for (number, ends) in self.connections.iter().enumerate().filter(|(_, ends)| !ends.is_collapsed) {
+        for (number, ends) in self.connections.iter().enumerate() {
+            if ends.is_collapsed || ends.has_unnoted {
+                continue;
+            }
             let came = self.came(number);
             if has_copies(&came) {
                 continue;

@@ -253,6 +253,7 @@ impl World {
             netns: self.nets[flow.net].inode,
             first,
             is_collapsed: false,
+            has_unnoted: false,
         }
     }
 

@@ -666,10 +666,15 @@ fn step(connection: &Connection, waiting: &Waiting, is_its: impl Fn() -> bool) -
     }
     let is_unseen = !is_of_earlier && before(next, connection.taken_from.get());
     let task = if is_unseen { Task::UNKNOWN } else { connection.user.get() };
-    if filter::task(&task) && segment.flags.get() & UNWANTED == 0 {
+    if !filter::task(&task) || segment.flags.get() & UNWANTED != 0 {
+        counters::one(Counter::FilteredIn);
+    } else if is_unseen && segment.is_ambiguous() {
+        // Neither which call took it is known, nor which copy that was.
+        counters::one(Counter::NotFollowedIn);
+    } else {
         let app = if is_of_earlier {
             connection.late_at.get()
-        } else if is_unseen && !segment.is_ambiguous() {
+        } else if is_unseen {
             0
         } else {
             connection.taken_at.get()
@@ -684,8 +689,6 @@ fn step(connection: &Connection, waiting: &Waiting, is_its: impl Fn() -> bool) -
         if let Err(counter) = emit_fine(&packet, || segment.mark, record, parts, is_its) {
             counters::one(counter);
         }
-    } else {
-        counters::one(Counter::FilteredIn);
     }
     note_complete(connection, segment);
     // Nearly always there is one segment, and a step that finds no more costs lookups.

@@ -165,7 +165,7 @@ fn describe(counter: Counter) -> Option<(&'static str, bool, (&'static str, &'st
             ("sent packet", "without a line: overtaken by the next on the way to a device queue (ARP, NFQUEUE)"),
         ),
         Counter::NotFollowedIn => {
-            ("mptcp", false, ("received MPTCP packet", "without a line: the connection has several subflows, or this kernel's MPTCP is not followed"))
+            ("mptcp", false, ("received packet", "without a line: read unseen (MPTCP by several subflows or not followed, or a skipped call)"))
         }
         Counter::ProcessLost => {
             ("process_table_full", false, ("process", "of COMMAND not followed: the table of processes was full, so packets are not shown"))
