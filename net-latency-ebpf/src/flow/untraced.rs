@@ -280,6 +280,15 @@ mod tests {
         }
     }
 
+    /// Slot and tag have all of what tells it that there is room for.
+    #[test]
+    fn no_bit_of_a_receiver_is_lost_for_nothing() {
+        let told = |mixed: u64| (mixed >> (u64::BITS - SLOT_BITS), Receiver { socket: 0, mixed }.tag());
+        for bit in EPOCHS.count_ones() - SLOT_BITS..u64::BITS {
+            assert_ne!(told(1 << bit), told(0), "{bit}");
+        }
+    }
+
     #[test]
     fn a_receivers_word_lasts_for_a_second() {
         let receiver = Receiver::of(SOCKET, 53, NET);

@@ -478,6 +478,8 @@ struct Run {
     of_kernel: OfKernel,
     /// Whether no process comes, ends or becomes another program.
     names_stay: bool,
+    /// Whether tasks are wanted by their names.
+    is_by_name: bool,
     /// The tasks that are asleep in a call on these connections.
     asleep: Vec<Option<usize>>,
 }
@@ -521,6 +523,7 @@ impl Run {
             multipath: history.multipath,
             out: None,
             of_kernel,
+            is_by_name: matches!(history.filter, Filter::Named(_)),
             names_stay: !history.steps.iter().any(|step| matches!(step, Step::Process(_))),
             asleep: Vec::new(),
         };
@@ -976,7 +979,8 @@ impl Run {
                 out::expect_named(&self.world, line).map_err(|fault| format!("{fault}: {line:?}"))?;
             }
         }
-        if self.is_plain && !self.world.truth.is_filtered && !was_segmented() {
+        // A filter by process ignores what only others have used.
+        if self.is_plain && (!self.world.truth.is_filtered || self.is_by_name) && !was_segmented() {
             self.world.truth.expect_all(&lines)?;
             self.world.truth.expect_known(&lines)?;
         }

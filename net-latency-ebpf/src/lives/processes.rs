@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     bpf::host::Machine,
-    flow::processes,
+    flow::{names, processes},
     kernel::{memory::Probed, task::Thread},
     readers,
 };
@@ -31,11 +31,13 @@ pub(super) enum Step {
     Free { which: u8 },
     /// The last thread of a process whose leader has exited executes a program, and takes its place (`de_thread`).
     Execute,
+    /// A task takes another name, which ends with this digit.
+    Rename { task: u8, digit: u8 },
 }
 
 impl Step {
     pub(super) fn draw(choice: &mut Choice) -> Self {
-        match choice.below(12) {
+        match choice.below(14) {
             0..=3 => Self::Fork {
                 task: choice.below(4) as u8,
                 thread: choice.one_in(3),
@@ -44,7 +46,8 @@ impl Step {
             4..=6 => Self::Exit { task: choice.below(4) as u8 },
             7 | 8 => Self::Release { which: choice.below(4) as u8 },
             9 | 10 => Self::Free { which: choice.below(4) as u8 },
-            _ => Self::Execute,
+            11 => Self::Execute,
+            _ => Self::Rename { task: choice.below(4) as u8, digit: choice.below(3) as u8 },
         }
     }
 
@@ -60,6 +63,7 @@ impl Step {
             Self::Exit { .. } => [Self::Exit { task: 0 }].to_vec(),
             Self::Release { .. } => [Self::Release { which: 0 }].to_vec(),
             Self::Free { .. } => [Self::Free { which: 0 }].to_vec(),
+            Self::Rename { digit, .. } => [Self::Rename { task: 0, digit }].to_vec(),
             Self::Execute => Vec::new(),
         };
         simpler.into_iter().filter(|other| *other != self).collect()
@@ -74,14 +78,17 @@ pub(super) enum Filter {
     One(u8),
     /// Each by its state in the set, 0 for those that are not.
     Set([u64; 3]),
+    /// Those whose name ends with this digit, or that of their process.
+    Named(u8),
 }
 
 impl Filter {
     pub(super) fn draw(choice: &mut Choice) -> Self {
-        match choice.below(6) {
+        match choice.below(7) {
             0 => Self::One(choice.below(3) as u8),
             1 => Self::Set([PID_ALONE, 0, 0]),
             2 => Self::Set([PID_WITH_CHILDREN, 0, PID_ALONE]),
+            3 => Self::Named(choice.below(3) as u8),
             _ => Self::Off,
         }
     }
@@ -134,7 +141,7 @@ impl Processes {
         let numbers = world.tasks.iter().map(|task| (task.ids >> 32) as u32).collect::<Vec<_>>();
         for (place, number) in numbers.into_iter().enumerate() {
             let wanted = match filter {
-                Filter::Off => 0,
+                Filter::Off | Filter::Named(_) => 0,
                 Filter::One(one) => u64::from(usize::from(one) == place),
                 Filter::Set(states) => states[place],
             };
@@ -152,23 +159,33 @@ impl Processes {
             }
         }
         let pid = match filter {
-            Filter::Off => 0,
+            Filter::Off | Filter::Named(_) => 0,
             Filter::One(one) => new.processes[usize::from(one)].number,
             Filter::Set(_) => PIDS_IN_SET,
         };
+        let names = u32::from(matches!(filter, Filter::Named(_)));
         Machine::with(|machine| {
-            machine.settings.filter_task = u32::from(pid != 0);
-            machine.settings.filter_pid = pid;
+            machine.settings.filter_task = u32::from(filter != Filter::Off);
+            (machine.settings.filter_pid, machine.settings.filter_comm) = (pid, names);
         });
+        if let Filter::Named(digit) = filter {
+            names::want_last(b'0' + digit);
+        }
         new.tell(world);
         new
     }
 
     /// The world knows which tasks the filter wants, and which one a softirq interrupts.
     fn tell(&self, world: &mut World) {
-        let wanted =
-            |member: &Member| self.filter == Filter::Off || self.processes[member.process].wanted != 0;
-        world.wanted = self.members.iter().map(wanted).collect();
+        let wanted = |(place, member): (usize, &Member)| match self.filter {
+            Filter::Off => true,
+            Filter::Named(digit) => {
+                let leader = self.processes[member.process].leader;
+                [place, leader].iter().any(|place| world.name_of(*place).contains(&(b'0' + digit)))
+            }
+            Filter::One(_) | Filter::Set(_) => self.processes[member.process].wanted != 0,
+        };
+        world.wanted = self.members.iter().enumerate().map(wanted).collect();
         world.interrupted = self.running(2);
     }
 
@@ -210,6 +227,11 @@ impl Processes {
                 }
             }
             Step::Execute => self.execute(world),
+            Step::Rename { task, digit } => {
+                let place = self.running(task);
+                world.rename(world.tasks[place].address, digit);
+                note!(world, "  task {place} is task{digit}");
+            }
         }
         self.tell(world);
     }

@@ -138,5 +138,7 @@ pub(super) fn ask(world: &mut World, task: usize) {
         return;
     }
     let call = world.call(Hook::Other, task, readers::asks);
-    world.truth.scheduled.note(world.tasks[task].ids as u32, What::Asked, call);
+    if world.wants_current() {
+        world.truth.scheduled.note(world.tasks[task].ids as u32, What::Asked, call);
+    }
 }

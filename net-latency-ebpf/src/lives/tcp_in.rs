@@ -436,7 +436,9 @@ impl Connection {
         }
         if how == Reading::Splice {
             let call = hook!(world, Hook::Other, self.number, tcp::receive::reading(sock(self.sk)));
-            world.truth.scheduled.note(world.current_thread(), What::Asked, call);
+            if world.wants_current() {
+                world.truth.scheduled.note(world.current_thread(), What::Asked, call);
+            }
         }
         let until = self.copied + len;
         let mut at = self.copied;

@@ -284,8 +284,8 @@ impl Truth {
 
     /// A call that writes is seen, if there was room for what it writes.
     pub(super) fn sends(&mut self, call: usize) {
-        let Call { ids, result, is_skipped, .. } = self.calls[call];
-        if result.is_none() && !is_skipped {
+        let Call { ids, result, is_skipped, is_wanted, .. } = self.calls[call];
+        if result.is_none() && !is_skipped && is_wanted {
             self.scheduled.note(ids as u32, What::Asked, call);
         }
     }
@@ -396,6 +396,10 @@ impl Truth {
             let may_lack = !is_in_order && reads().any(|read| read.is_late);
             for read in reads() {
                 let packet = &self.packets[read.packet];
+                let of_first = reads().find(|other| (other.start..other.end).contains(&packet.start));
+                if of_first.is_some_and(|read| !self.calls[read.call].is_wanted) {
+                    continue;
+                }
                 let seq = ends.first.wrapping_add(packet.start as u32);
                 let line = lines.iter().find(|line| {
                     line.seq == seq

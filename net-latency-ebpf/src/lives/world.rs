@@ -300,11 +300,20 @@ impl World {
         self.put(address, self.offsets.task_struct_group_leader, leader);
         self.put(address, self.offsets.task_struct_signal, signal);
         self.put(address, self.offsets.task_struct_start_time, start);
+        self.rename(address, (id % 10) as u8);
+        address
+    }
+
+    /// Gives a task a name that ends with this digit.
+    pub(super) fn rename(&self, task: u64, digit: u8) {
         let mut name = [0_u8; COMM_LEN];
         name[..5].copy_from_slice(b"task0");
-        name[4] += (id % 10) as u8;
-        self.put(address, self.offsets.task_struct_comm, name);
-        address
+        name[4] += digit;
+        self.put(task, self.offsets.task_struct_comm, name);
+    }
+
+    pub(super) fn name_of(&self, task: usize) -> [u8; COMM_LEN] {
+        self.get(self.tasks[task].address, self.offsets.task_struct_comm)
     }
 
     /// The task is gone, and with it its process' signals.
