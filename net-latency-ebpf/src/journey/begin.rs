@@ -352,16 +352,232 @@ fn of_headers(id: u64, headers: &Headers, mark: u32, direction: Direction) -> Jo
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::bpf::host::Machine;
+    use net_latency_common::{AF_INET, AF_INET6, ETH_P_IP, INTERFACE_LEN, Offsets, Settings};
+
+    use super::{super::testing, *};
+    use crate::{
+        bpf::host::{Machine, memory},
+        kernel::memory::Probed,
+    };
+
+    const REMOTE: [u8; 4] = [192, 0, 2, 1];
+    const LOCAL: [u8; 4] = [192, 0, 2, 2];
+    const INODE: u32 = 4_026;
+    const MARK: u32 = 0x15;
+
+    fn host(address: [u8; 4]) -> [u8; 16] {
+        let mut host = [0; 16];
+        host[..4].copy_from_slice(&address);
+        host
+    }
+
+    fn name(device: &[u8]) -> [u8; INTERFACE_LEN] {
+        let mut name = [0; INTERFACE_LEN];
+        name[..device.len()].copy_from_slice(device);
+        name
+    }
+
+    /// A packet of IPv4 that arrives, from port 443 to 40,000, on eth0.
+    fn packet(protocol: u8, len: u16) -> Skb<Probed> {
+        const DEVICE: u64 = 128;
+        const NET: u64 = 192;
+        Machine::reset();
+        let [skb, head] = [256, 128].map(|size| memory::take(memory::slab(size)));
+        Machine::with(|machine| {
+            machine.offsets = Offsets {
+                sk_buff_head: 8,
+                sk_buff_data: 16,
+                sk_buff_dev: 24,
+                sk_buff_mark: 32,
+                sk_buff_len: 40,
+                sk_buff_data_len: 44,
+                sk_buff_protocol: 48,
+                net_device_nd_net: 8,
+                net_device_name: 16,
+                net_ns_inum: 8,
+                ..Offsets::default()
+            };
+            machine.journeys.begin_in = 1;
+        });
+        testing::arm();
+        let header = if protocol == IPPROTO_TCP { 20 } else { 8 };
+        let whole = 20 + header + len;
+        memory::write(skb + 8, [head, head, skb + DEVICE]);
+        memory::write(skb + 32, MARK);
+        memory::write(skb + 40, [u32::from(whole), 0]);
+        memory::write(skb + 48, ETH_P_IP);
+        memory::write(skb + DEVICE + 8, skb + NET);
+        memory::write(skb + DEVICE + 16, name(b"eth0"));
+        memory::write(skb + NET + 8, INODE);
+        memory::write(head, [0x45_u8, 0]);
+        memory::write(head + 2, whole.to_be());
+        memory::write(head + 9, protocol);
+        memory::write(head + 12, [REMOTE, LOCAL]);
+        memory::write(head + 20, [443_u16, 40_000].map(u16::to_be));
+        if protocol == IPPROTO_TCP {
+            memory::write(head + 32, [0x50_u8, 0x10]);
+        } else {
+            memory::write(head + 24, (8 + len).to_be());
+        }
+        Skb::new(skb as *const u8)
+    }
+
+    /// How many journeys begin with it.
+    fn begun(skb: Skb<Probed>) -> usize {
+        arrived(skb, 1);
+        testing::take().0.len()
+    }
 
     #[test]
     fn two_cpus_begin_different_journeys_at_the_same_time() {
-        let begun = [1, 2].map(|cpu| {
+        // The second time is that of a machine that has been up for two months.
+        for clock in [1_000, 1 << 52] {
+            let begun = [1, 2].map(|cpu| {
+                Machine::reset();
+                Machine::with(|machine| (machine.cpu, machine.clock) = (cpu, clock));
+                new_id()
+            });
+            assert_ne!(begun[0], begun[1]);
+            assert_eq!([begun[0] >> 52, begun[1] >> 52], [1, 2], "{clock}");
+        }
+    }
+
+    #[test]
+    fn each_filter_alone_leaves_a_packet_out() {
+        type Change = fn(&mut Settings);
+        let filters: [(Change, fn(), usize); 14] = [
+            (|_| (), || (), 1),
+            (|settings| settings.filter_port = 1, || (), 0),
+            (|settings| settings.filter_port = 1, || filter::want_port(443), 1),
+            (|settings| settings.filter_host = 1, || (), 0),
+            (|settings| settings.filter_host = 1, || filter::want_host(AF_INET as u8, host(LOCAL)), 1),
+            (|settings| settings.filter_family = AF_INET6, || (), 0),
+            (|settings| settings.filter_netns = 1, || (), 0),
+            (|settings| settings.filter_netns = 1, || filter::want_netns(INODE), 1),
+            (|settings| settings.filter_interface = 1, || filter::want_interface(name(b"eth1")), 0),
+            (|settings| settings.filter_interface = 1, || filter::want_interface(name(b"eth0")), 1),
+            (|settings| (settings.filter_mark, settings.mark) = (0xf, 4), || (), 0),
+            (|settings| (settings.filter_mark, settings.mark) = (0xf, 5), || (), 1),
+            (|settings| settings.sample_below = 1, || (), 0),
+            (|settings| settings.sample_below = u32::MAX, || (), 1),
+        ];
+        for protocol in [IPPROTO_TCP, IPPROTO_UDP] {
+            for (number, (change, want, count)) in filters.into_iter().enumerate() {
+                let skb = packet(protocol, 10);
+                Machine::with(|machine| {
+                    change(&mut machine.settings);
+                    machine.random = 0x1234_5678_9abc_def1;
+                });
+                want();
+                assert_eq!(begun(skb), count, "{protocol} {number}");
+            }
+        }
+    }
+
+    /// Of TCP it is an acknowledgement, of UDP it is a datagram.
+    #[test]
+    fn what_has_no_payload_is_left_out_of_tcp() {
+        for (protocol, len, control, count) in [
+            (IPPROTO_TCP, 0, 0, 0),
+            (IPPROTO_TCP, 0, 1, 1),
+            (IPPROTO_TCP, 1, 0, 1),
+            (IPPROTO_UDP, 0, 0, 1),
+            (IPPROTO_UDP, 0, 1, 1),
+        ] {
+            let skb = packet(protocol, len);
+            Machine::with(|machine| machine.settings.control = control);
+            assert_eq!(begun(skb), count, "{protocol} {len} {control}");
+        }
+        for (wanted, count) in [(IPPROTO_UDP, 0), (IPPROTO_TCP, 1)] {
+            let skb = packet(IPPROTO_TCP, 1);
+            Machine::with(|machine| machine.settings.filter_protocol = wanted.into());
+            assert_eq!(begun(skb), count, "{wanted}");
+        }
+    }
+
+    #[test]
+    fn a_packet_begins_one_journey_if_there_is_room_and_one_is_wanted() {
+        let skb = packet(IPPROTO_TCP, 1);
+        assert_eq!([begun(skb), begun(skb)], [1, 0]);
+        let skb = packet(IPPROTO_TCP, 1);
+        Machine::with(|machine| machine.journeys.begin_in = 0);
+        assert_eq!(begun(skb), 0);
+    }
+
+    /// A call that does not count leaves nothing that a packet could be said to be of.
+    #[test]
+    fn calls_are_kept_of_who_is_wanted() {
+        const SK_MARK: u64 = 8;
+        type Change = fn(&mut Machine);
+        let filters: [(Change, [bool; 2]); 9] = [
+            (|_| (), [true, true]),
+            (|machine| machine.journeys.begin_out = 0, [false, false]),
+            (|machine| machine.settings.filter_protocol = IPPROTO_TCP.into(), [true, false]),
+            (|machine| machine.settings.filter_protocol = IPPROTO_UDP.into(), [false, true]),
+            (|machine| (machine.settings.filter_mark, machine.settings.mark) = (0xf, 4), [false, false]),
+            (|machine| (machine.settings.filter_mark, machine.settings.mark) = (0xf, 5), [true, true]),
+            (|machine| (machine.settings.filter_task, machine.settings.filter_pid) = (1, 8), [false, false]),
+            (|machine| (machine.settings.filter_task, machine.settings.filter_pid) = (1, 7), [true, true]),
+            // Of UDP its packet's ports tell.
+            (|machine| machine.settings.filter_port = 1, [false, true]),
+        ];
+        for (number, (change, kept)) in filters.into_iter().enumerate() {
             Machine::reset();
-            Machine::with(|machine| machine.cpu = cpu);
-            new_id()
-        });
-        assert_ne!(begun[0], begun[1]);
+            let [tcp, udp] = [64; 2].map(|size| memory::take(memory::slab(size)));
+            Machine::with(|machine| {
+                machine.offsets = Offsets {
+                    sock_skc_state: 16,
+                    sock_sk_protocol: 20,
+                    sock_sk_write_pending: 24,
+                    ..Offsets::default()
+                };
+                (machine.journeys.begin_out, machine.journeys.sk_mark) = (1, SK_MARK as u32);
+                machine.ids = 7 << 32 | 7;
+                change(machine);
+            });
+            memory::write(tcp + SK_MARK, MARK);
+            memory::write(udp + SK_MARK, MARK);
+            memory::write(tcp + 16, 1_u8);
+            memory::write(tcp + 20, u16::from(IPPROTO_TCP));
+            tcp_called(Socket::<Probed>::new(tcp as *const u8), 1);
+            udp_called(Socket::<Probed>::new(udp as *const u8), 1);
+            let is_kept =
+                [TCP_CALLS.get_ptr(&tcp).is_some(), UDP_CALLS.get_ptr(&Task::current_ids()).is_some()];
+            assert_eq!(is_kept, kept, "{number}");
+        }
+    }
+
+    /// The first byte that comes with a SYN has the next number (`tcp_rcv_fastopen`).
+    #[test]
+    fn a_syn_has_a_number_which_is_no_bytes() {
+        for (flags, seq) in [(0x10, 1_000), (0x02, 1_001)] {
+            let skb = packet(IPPROTO_TCP, 5);
+            memory::write(skb.head() + 24, 1_000_u32.to_be());
+            memory::write(skb.head() + 33, flags as u8);
+            arrived(skb, 1);
+            let start = testing::take().0[0];
+            assert_eq!((start.seq, start.len, start.sport, start.dport), (seq, 5, 443, 40_000), "{flags}");
+            assert_eq!((start.saddr, start.daddr, start.mark), (host(REMOTE), host(LOCAL), MARK));
+        }
+    }
+
+    #[test]
+    fn fragments_and_what_is_cut_off_begin_nothing() {
+        for (at, value) in [(6, 0x20_u8), (7, 1), (9, 1)] {
+            let skb = packet(IPPROTO_UDP, 5);
+            memory::write(skb.head() + at, value);
+            assert_eq!(begun(skb), 0, "{at}");
+        }
+        for (protocol, least) in [(IPPROTO_TCP, 40), (IPPROTO_UDP, 28)] {
+            for (linear, count) in [(least, 1), (least - 1, 0)] {
+                let skb = packet(protocol, 20);
+                let len: u32 = memory::read(skb.address() + 40);
+                memory::write(skb.address() + 44, len - linear);
+                assert_eq!(begun(skb), count, "{protocol} {linear}");
+            }
+        }
+        let skb = packet(IPPROTO_UDP, 5);
+        memory::write(skb.address() + 48, 1_u16);
+        assert_eq!(begun(skb), 0, "neither IPv4 nor IPv6");
     }
 }
