@@ -389,17 +389,15 @@ impl Truth {
             }
             let is_in_order = came.is_sorted_by_key(|packet| packet.reached);
             let reads = || self.reads.iter().filter(|read| read.connection == number);
-            if self.has_late_lines(number) {
+            // What others have read a part of is not followed, nor what was joined to that.
+            let is_others = reads().any(|read| !self.calls[read.call].is_wanted);
+            if is_others || self.has_late_lines(number) {
                 continue;
             }
             // What came out of order may count as doubtful where skbs are gone.
             let may_lack = !is_in_order && reads().any(|read| read.is_late);
             for read in reads() {
                 let packet = &self.packets[read.packet];
-                let of_first = reads().find(|other| (other.start..other.end).contains(&packet.start));
-                if of_first.is_some_and(|read| !self.calls[read.call].is_wanted) {
-                    continue;
-                }
                 let seq = ends.first.wrapping_add(packet.start as u32);
                 let line = lines.iter().find(|line| {
                     line.seq == seq
