@@ -877,4 +877,43 @@ mod tests {
             assert_eq!((connection.read_next.get(), after - before), (next, lost), "{is_late} {}", task.ids);
         }
     }
+
+    /// Where TCP drops unseen, a segment that reaches beyond its skb may have been dropped, and what is read there came after it: if the socket
+    /// has dropped any since.
+    #[test]
+    fn what_reaches_beyond_its_skb_may_have_been_dropped() {
+        const START: u32 = 1_000;
+        const AT: u64 = 50 << 20;
+        Machine::reset();
+        let socket = Socket::<Probed>::new(core::ptr::null());
+        let connection = connection::find_or_new(socket, socket.identity());
+        let Ok(connection) = connection else { panic!("there is room") };
+        connection.skb_start.set(START);
+        connection.skb_end.set(START + 100);
+        for (start, len, drops, until, was) in [
+            (START, 101, 1, 50, true),
+            (START, 101, 1, 51, true),
+            (START, 101, 1, 49, false),
+            (START, 101, 0, 50, false),
+            (START, 100, 1, 50, false),
+            (START + 99, 2, 1, 50, true),
+            (START + 100, 2, 1, 50, false),
+            (START - 1, 200, 1, 50, false),
+        ] {
+            connection.read_next.set(start);
+            connection.drops.set(drops);
+            connection.unproven_until.set(until);
+            // SAFETY: numbers only, for which 0 is a value.
+            let mut segment: Segment = unsafe { core::mem::zeroed() };
+            (segment.key.seq, segment.transport) = (start, AT);
+            segment.len.set(len);
+            segment.longest.set(len);
+            assert_eq!(was_dropped(connection, &segment), was, "{start} {len} {drops} {until}");
+            // One of several copies ends where its skb does.
+            segment.make_ambiguous();
+            assert!(!was_dropped(connection, &segment));
+            let is_cut = (START..START + 100).contains(&start) && start + len > START + 100;
+            assert_eq!(segment.len.get(), if is_cut { START + 100 - start } else { len }, "{start} {len}");
+        }
+    }
 }
