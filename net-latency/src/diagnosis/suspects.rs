@@ -33,9 +33,8 @@ const WELL_ABOVE: u128 = 4;
 /// ([`Noise::others_before`]).
 const BUSY_PERCENT: u64 = 50;
 const BUSY_NS: u128 = 3_000_000;
-/// Less than that is usual then, whatever others wait for, ns; and how many of these have to be known.
+/// Less than that is usual then, whatever others wait for, ns.
 const LEAST_BUSY_NS: u128 = 1_000_000;
-const LEAST_OTHERS: usize = 3;
 /// Then a process may work for so long on an answer, ns, and is not slow: it would be faster alone.
 const WORK_NS: u128 = 20_000_000;
 /// From here on the load says no more about the others that wait.
@@ -374,14 +373,16 @@ impl Noise {
             Item::Service => busier(BUSY_NS),
             item if item == Item::Wait || item.is_of_cpu() => {
                 let works = self.on_ns.iter().find(|(of, _)| *of == pid).map(|(_, on_ns)| u128::from(*on_ns));
-                match others.last() {
-                    // It needs a CPU for less than that, and no other has to wait nearly as long for one, however busy they are.
-                    Some(most)
-                        if others.len() >= LEAST_OTHERS && works.is_some_and(|ns| ns < suspect.mean) =>
-                    {
-                        busier(BUSY_NS).min((most * WELL_ABOVE).max(LEAST_BUSY_NS))
-                    }
-                    _ => busier(BUSY_NS),
+                // Two others may have been lucky, and one says nothing.
+                let most = match others[..] {
+                    [] | [_] => None,
+                    [_, most] => Some(most * WELL_ABOVE * WELL_ABOVE),
+                    [.., most] => Some(most * WELL_ABOVE),
+                };
+                // It needs a CPU for less than that, and no other has to wait nearly as long for one, however busy they are.
+                match most.filter(|_| works.is_some_and(|ns| ns < suspect.mean)) {
+                    Some(most) => busier(BUSY_NS).min(most.max(LEAST_BUSY_NS)),
+                    None => busier(BUSY_NS),
                 }
             }
             _ => 0,
