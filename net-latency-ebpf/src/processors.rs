@@ -74,3 +74,44 @@ pub(crate) fn longest<M: Memory>(before: Thread<M>, had: u64, waited: u64, now: 
     }
     process
 }
+
+#[cfg(test)]
+mod tests {
+    use net_latency_common::Offsets;
+
+    use super::*;
+    use crate::{
+        bpf::host::{Machine, memory},
+        kernel::memory::Probed,
+    };
+
+    const US: u64 = 1_000;
+
+    /// A process that is interrupted for less time than it has the CPU next has it in one turn.
+    #[test]
+    fn a_turn_goes_on_after_a_short_interruption() {
+        for (gap, longest_of) in [(30, 7), (60, 7), (200, 8)] {
+            Machine::reset();
+            Machine::with(|machine| {
+                machine.offsets = Offsets { task_struct_tgid: 8, ..Offsets::default() };
+            });
+            let tasks = memory::slab(64);
+            let [seven, eight, last] = [7, 8, 9].map(|process: u32| {
+                let task = memory::take(tasks);
+                memory::write(task + 8, process);
+                Thread::<Probed>::new(task as *const u8)
+            });
+            let begin = 1_000_000;
+            loses(last, begin);
+            let mut now = begin;
+            // Short turns are left out. A quarter of the wait is longer than one of the others.
+            let turns =
+                [(seven, 100), (eight, gap), (seven, 100), (last, 60), (last, 60), (last, 60), (last, 60)];
+            for (task, us) in turns {
+                now += us * US;
+                assert_eq!(loses(task, now), us * US);
+            }
+            assert_eq!(longest(last, 60 * US, now - begin, now), longest_of, "{gap}");
+        }
+    }
+}

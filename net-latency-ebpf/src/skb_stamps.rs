@@ -563,6 +563,38 @@ mod tests {
         assert!(!is_of(word(12_345, tag | IN_SECOND), same));
     }
 
+    /// Where an skb's first place has another one's stamp, its own goes to the second, until the other's is old.
+    #[test]
+    fn of_two_with_one_place_each_has_its_own_stamps() {
+        let stage = SkbStage::IpOut;
+        let (one, two) = (SLAB, SLAB + u64::from(SLOTS) * 256);
+        assert_eq!(place(one).0, place(two).0);
+        let seen = |now| [one, two].map(|skb| of(skb).seen(stage, now));
+        for ends in [0, 1] {
+            Machine::reset();
+            of(one).stamp(stage, START);
+            of(two).stamp(stage, START + OLD / 2);
+            let now = START + OLD;
+            assert_eq!(seen(now), [START, START + OLD / 2]);
+            if ends == 0 {
+                assert_eq!(of(two).take(stage, now), START + OLD / 2);
+            } else {
+                of(two).drop(stage);
+            }
+            assert_eq!(seen(now), [START, 0]);
+            of(two).stamp(stage, now);
+            assert_eq!(seen(now + 1), [0, now], "the first one's is old");
+        }
+        // Its own later one is in the first place, which is free again.
+        Machine::reset();
+        of(one).stamp(stage, START);
+        of(two).stamp(stage, START + 1);
+        assert_eq!(of(one).take(stage, START + 2), START);
+        of(two).stamp(stage, START + 3);
+        assert_eq!(of(two).take(stage, START + 4), START + 3);
+        assert_eq!(seen(START + 5), [0, 0], "nor is the earlier one found");
+    }
+
     /// Some time after the machine's start, ns.
     const START: u64 = 1 << 40;
     /// The buffers of [`SLAB`]'s skbs.
