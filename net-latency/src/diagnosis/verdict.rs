@@ -60,7 +60,7 @@ pub(crate) fn judge(model: &Model, losses: Option<&Losses>) -> Verdict {
     if !judge.is_lossy() {
         findings.extend(unanswered(model, &findings));
     }
-    findings.extend(cpu_short(model, judge.noise()));
+    findings.extend(cpu_short(model, judge.noise(), &findings));
     findings.sort_by_key(|finding| Reverse(finding.expected_ns()));
     let (first, last) = model.span.unwrap_or_default();
     let seen = Seen {
@@ -166,8 +166,9 @@ fn compare(finding: &mut Finding, model: &Model) {
     });
 }
 
-/// The whole machine, if all processes wait for a CPU alike, and there is none left.
-fn cpu_short(model: &Model, noise: &Noise) -> Option<Finding> {
+/// The whole machine, if all processes wait for a CPU alike, and there is none left. Not if one service waits longer than all others
+/// together: that has a cause of its own, for which the others may wait too.
+fn cpu_short(model: &Model, noise: &Noise, findings: &[Finding]) -> Option<Finding> {
     let waits = noise.of_item(Item::Cpu);
     let busy = model.machine.busy_percent;
     let least = if busy.is_some() { u128::from(model.threshold_ns) } else { LONG_WAIT_NS };
@@ -181,7 +182,8 @@ fn cpu_short(model: &Model, noise: &Noise) -> Option<Finding> {
     let whole: u128 = answers().map(|answers| clipped_sum(&answers.total)).sum();
     let slow = || answers().map(|answers| answers.slow(Item::Cpu));
     let share = percent(weight, whole);
-    (share >= LEAST_SHORT).then(|| Finding {
+    let is_of_one = |finding: &Finding| finding.cause == Cause::CpuWait && finding.weight * 2 >= weight;
+    (share >= LEAST_SHORT && !findings.iter().any(is_of_one)).then(|| Finding {
         stage: column(Item::Cpu, Protocol::Tcp),
         share: Some(share),
         packets: answers().map(Answers::count).sum(),
