@@ -161,7 +161,9 @@ fn answers<'a>(evidence: &'a Evidence<'_>, port: u16, count: usize) -> Result<Ve
         fault("answers of other rounds")
     );
     let found = of_rounds.len().try_into()?;
-    evidence.outcome.expect_all("answers", found, count.try_into()?, lines.iter().copied())?;
+    let rounds: Vec<_> = of_rounds.iter().map(|(round, _)| *round).collect();
+    let what = format!("answers, {rounds:?},");
+    evidence.outcome.expect_all(&what, found, count.try_into()?, lines.iter().copied())?;
     Ok(of_rounds)
 }
 
