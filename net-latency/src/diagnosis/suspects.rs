@@ -261,64 +261,63 @@ pub(super) fn is_before_closed_window(side: &Side) -> bool {
 
 /// What processes have alike, by item: the noise of this machine.
 pub(super) struct Noise {
-    /// Each process, and what the item takes on average in one of its services, ns.
-    known: Vec<(u32, Item, u128)>,
-    /// Processes that serve the same port under the same name, each with the first of them: if all of these have it, that is no noise.
-    alike: Vec<(u32, u32)>,
-    /// How long each process was on a CPU for an answer, ns.
-    on_ns: Vec<(u32, u64)>,
+    known: Vec<Known>,
     busy_percent: Option<u64>,
-    /// Processes that were on a CPU for most of the time that they took to answer.
-    working: Vec<u32>,
-    /// Whether these are what makes the CPUs busy: then that is no excuse for them.
+    /// What each process did for its answers, in one of its services.
+    worked: Vec<(u32, Worked)>,
+    /// Whether those that were on a CPU for most of the time that they took to answer are what makes the CPUs busy: then that is no excuse
+    /// for them.
     is_of_working: bool,
-    /// Processes that were asleep for most of it: no load makes that.
-    sleeping: Vec<u32>,
+}
+
+/// What an item takes on average in one service of a process, ns.
+struct Known {
+    pid: u32,
+    /// The first of the processes that serve the same port under the same name: if all of these have it, that is no noise.
+    first: u32,
+    item: Item,
+    mean: u128,
 }
 
 impl Noise {
     pub(super) fn of(model: &Model, is_lossy: bool) -> Self {
+        let first_of = |pid: u32| {
+            let mut serving = model.services.iter().filter(|service| !service.is_client);
+            let own = serving.clone().find(|service| service.pid == pid)?;
+            serving.find(|other| other.serves_as(own)).map(|other| other.pid)
+        };
         let mut known = Vec::new();
         for service in &model.services {
+            let pid = service.pid;
+            let first = first_of(pid).unwrap_or(pid);
             for direction in [Direction::In, Direction::Out] {
                 let suspects = Suspects::of(service, direction, model, is_lossy);
                 let least = if suspects.is_of_answers { LEAST_ANSWERS } else { LEAST_PACKETS };
                 // What a process lacks altogether it does not have alike.
                 let of_answers = suspects.all.iter().filter(|it| it.times.count() >= least);
-                known.extend(of_answers.map(|it| (service.pid, it.item, it.mean)));
+                known.extend(of_answers.map(|it| Known { pid, first, item: it.item, mean: it.mean }));
             }
         }
         let worked: Vec<_> =
             model.services.iter().filter_map(|service| Some((service, worked(service, model)?))).collect();
-        let serves = |service: &&Service| !service.is_client;
-        let first = |service: &Service| {
-            let mut all = model.services.iter().filter(serves);
-            Some((service.pid, all.find(|other| other.serves_as(service))?.pid))
-        };
-        let alike = model.services.iter().filter(serves).filter_map(first).collect();
-        let on_ns_of = worked.iter().map(|(service, worked)| (service.pid, worked.on_ns)).collect();
-        let all = |is: fn(Worked) -> bool| worked.iter().filter(move |(_, worked)| is(*worked));
-        let pids = |is| all(is).map(|(service, _)| service.pid).collect();
-        let (working, sleeping) = (pids(Worked::is_most), pids(Worked::sleeps));
         let on_ns = |(service, worked): &(&Service, Worked)| {
             u128::from(worked.on_ns) * u128::from(service.answers.count())
         };
-        let by_working: u128 = all(Worked::is_most).map(on_ns).sum();
+        let by_working: u128 = worked.iter().filter(|(_, worked)| worked.is_most()).map(on_ns).sum();
         let busy_percent = model.machine.busy_percent;
         let busy =
             model.machine.capacity_ns.zip(busy_percent).map(|(all, busy)| u128::from(all) * u128::from(busy));
         let is_of_working = busy.is_some_and(|busy| by_working * 200 >= busy);
-        Self { known, alike, on_ns: on_ns_of, busy_percent, working, is_of_working, sleeping }
+        let worked = worked.into_iter().map(|(service, worked)| (service.pid, worked)).collect();
+        Self { known, busy_percent, worked, is_of_working }
     }
 
-    /// The longest mean of each process, or of the processes that are one by `of`, in order.
-    fn means(&self, item: Item, of: impl Fn(u32) -> Option<u32>) -> Vec<u128> {
+    /// The longest mean of all but one, in order; `of` says which are one.
+    fn means(&self, item: Item, of: impl Fn(&Known) -> u32, but: u32) -> Vec<u128> {
         let mut most = BTreeMap::<u32, u128>::new();
-        for (pid, _, mean) in self.known.iter().filter(|(_, its, _)| *its == item) {
-            if let Some(of) = of(*pid) {
-                let known = most.entry(of).or_default();
-                *known = (*known).max(*mean);
-            }
+        for known in self.known.iter().filter(|known| known.item == item && of(known) != but) {
+            let longest = most.entry(of(known)).or_default();
+            *longest = (*longest).max(known.mean);
         }
         let mut means: Vec<_> = most.into_values().collect();
         means.sort_unstable();
@@ -327,13 +326,18 @@ impl Noise {
 
     /// Of processes other than that one and those like it.
     fn others(&self, item: Item, pid: u32) -> Vec<u128> {
-        let first = |pid: u32| self.alike.iter().find(|(of, _)| *of == pid).map_or(pid, |(_, first)| *first);
-        self.means(item, |other| Some(first(other)).filter(|other| *other != first(pid)))
+        let first = self.known.iter().find(|known| known.pid == pid).map_or(pid, |known| known.first);
+        self.means(item, |known| known.first, first)
     }
 
-    /// Each process that waits for a CPU, with its mean.
+    /// Each process that waits for a CPU, with its mean. Which one 0 is, is unknown.
     pub(super) fn of_item(&self, item: Item) -> Vec<u128> {
-        self.means(item, Some)
+        self.means(item, |known| known.pid, 0)
+    }
+
+    /// Whether that is so of a process in one of its services.
+    fn did(&self, pid: u32, is: fn(Worked) -> bool) -> bool {
+        self.worked.iter().any(|(of, worked)| *of == pid && is(*worked))
     }
 
     /// How many others that want the CPU come first, in hundredths: half of those that wait for it on average, which is the load by what
@@ -353,42 +357,46 @@ impl Noise {
         let alike = match item {
             // That may be all that is wrong, and is told by itself.
             Item::Cpu if may_be_short && others.len() >= 2 => median,
-            Item::Service if !self.sleeping.contains(&pid) => median.min(MOST_ALIKE_NS),
+            Item::Service if !self.did(pid, Worked::sleeps) => median.min(MOST_ALIKE_NS),
             Item::Wait if is_busy => median.min(MOST_ALIKE_NS),
             item if item.is_of_cpu() && is_busy => median.min(MOST_ALIKE_NS),
             _ => median.min(LEAST_ALIKE_NS),
         };
         let busier = |ns: u128| ns * self.others_before() / 100;
+        let works_less = |(_, worked): &(u32, Worked)| u128::from(worked.on_ns) < suspect.mean;
         let usual = match item {
             _ if !is_busy => 0,
             // It has to share its CPU.
-            Item::Service if self.working.contains(&pid) => {
+            Item::Service if self.did(pid, Worked::is_most) => {
                 if self.is_of_working {
                     0
                 } else {
                     busier(WORK_NS)
                 }
             }
-            Item::Service if self.sleeping.contains(&pid) => BUSY_NS,
+            Item::Service if self.did(pid, Worked::sleeps) => BUSY_NS,
             Item::Service => busier(BUSY_NS),
-            item if item == Item::Wait || item.is_of_cpu() => {
-                let works = self.on_ns.iter().find(|(of, _)| *of == pid).map(|(_, on_ns)| u128::from(*on_ns));
-                // Two others may have been lucky, and one says nothing.
-                let most = match others[..] {
-                    [] | [_] => None,
-                    [_, most] => Some(most * WELL_ABOVE * WELL_ABOVE),
-                    [.., most] => Some(most * WELL_ABOVE),
-                };
-                // It needs a CPU for less than that, and no other has to wait nearly as long for one, however busy they are.
-                match most.filter(|_| works.is_some_and(|ns| ns < suspect.mean)) {
-                    Some(most) => busier(BUSY_NS).min(most.max(LEAST_BUSY_NS)),
-                    None => busier(BUSY_NS),
-                }
+            // It needs a CPU for less than that, and no other has to wait nearly as long for one, however busy they are.
+            item if (item == Item::Wait || item.is_of_cpu())
+                && self.worked.iter().find(|(of, _)| *of == pid).is_some_and(works_less) =>
+            {
+                busier(BUSY_NS).min(most_of(&others).unwrap_or(u128::MAX))
             }
+            item if item == Item::Wait || item.is_of_cpu() => busier(BUSY_NS),
             _ => 0,
         };
         suspect.mean >= (alike * WELL_ABOVE).max(usual)
     }
+}
+
+/// What is well above the waits of others, in order, ns. Two of them may have been lucky, and one says nothing.
+fn most_of(others: &[u128]) -> Option<u128> {
+    let most = match others {
+        [] | [_] => return None,
+        [_, most] => most * WELL_ABOVE * WELL_ABOVE,
+        [.., most] => most * WELL_ABOVE,
+    };
+    Some(most.max(LEAST_BUSY_NS))
 }
 
 /// Packets of N that have to be slow: eight, and three in a hundred. Of a thousand or more, one in a hundred are no accident
