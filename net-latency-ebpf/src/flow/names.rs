@@ -67,7 +67,12 @@ fn current_is_in_cgroup() -> bool {
 pub(crate) fn want_last(byte: u8) {
     let mut bank = Bank { start: 1, stay: 1, accept: 2, ..Bank::EMPTY };
     bank.step[usize::from(byte)] = 1;
-    let place = GLOBS.get_ptr_mut(0).expect("a place");
+    put(0, bank);
+}
+
+#[cfg(test)]
+fn put(number: u32, bank: Bank) {
+    let place = GLOBS.get_ptr_mut(number).expect("a place");
     // SAFETY: an entry of this thread's table, which nothing else refers to.
     unsafe { place.write(bank) };
 }
@@ -84,9 +89,7 @@ mod tests {
         for (count, is_wanted) in [(1, false), (2, true)] {
             Machine::reset();
             Machine::with(|machine| machine.settings.filter_comm = count);
-            let place = GLOBS.get_ptr_mut(1).expect("a place");
-            // SAFETY: an entry of this thread's table, which nothing else refers to.
-            unsafe { place.write(everything) };
+            put(1, everything);
             assert_eq!(name_matches([u64::from_le_bytes(*b"nginx\0\0\0"), 0]), is_wanted, "{count} banks");
         }
     }
@@ -101,9 +104,7 @@ mod tests {
     fn ask(banks: &[Bank], cgroups: u32) {
         Machine::reset();
         for (number, bank) in banks.iter().enumerate() {
-            let place = GLOBS.get_ptr_mut(number as u32).expect("a place");
-            // SAFETY: as above.
-            unsafe { place.write(*bank) };
+            put(number as u32, *bank);
         }
         Machine::with(|machine| {
             machine.settings.filter_comm = banks.len() as u32;

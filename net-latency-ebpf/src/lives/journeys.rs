@@ -142,13 +142,15 @@ pub(super) fn check(world: &World, looks: &[Looks], is_whole: bool) -> Result<()
         let is_copied = read.is_some_and(|read| !read.is_late);
         // What is cut goes on in skbs of its own.
         let is_taken = its.segs <= 1 && truth.udp.taken.iter().any(|taken| taken.packet == packet);
-        let has = |place: u64, flag: u8| mine.iter().any(|row| row.place == place || row.flags & flag != 0);
-        let is_told = has(PLACE_TAKEN, ROW_UNWATCHED) && (!is_copied || has(PLACE_COPY, ROW_UNWATCHED));
+        let has_place = |place: u64| mine.iter().any(|row| row.place == place);
+        let has_flag = |flag: u8| mine.iter().any(|row| row.flags & flag != 0);
+        let is_told =
+            has_flag(ROW_UNWATCHED) || has_place(PLACE_TAKEN) && (!is_copied || has_place(PLACE_COPY));
         if is_whole && start.protocol == IPPROTO_TCP && read.is_some() && !is_told && !has_copies {
             return Err(format!("not all says that packet {packet} was read: {mine:#?}"));
         }
-        let of_udp = [ROW_QUEUED, ROW_READ].map(|flag| mine.iter().any(|row| row.flags & flag != 0));
-        if is_whole && start.protocol == IPPROTO_UDP && is_taken && of_udp != [true; 2] {
+        let is_told = has_flag(ROW_QUEUED) && has_flag(ROW_READ);
+        if is_whole && start.protocol == IPPROTO_UDP && is_taken && !is_told {
             return Err(format!("not all says that datagram {packet} was taken: {mine:#?}"));
         }
     }

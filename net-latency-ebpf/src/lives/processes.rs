@@ -158,12 +158,12 @@ impl Processes {
                 processes::want(number, wanted);
             }
         }
-        let pid = match filter {
-            Filter::Off | Filter::Named(_) => 0,
-            Filter::One(one) => new.processes[usize::from(one)].number,
-            Filter::Set(_) => PIDS_IN_SET,
+        let (pid, names) = match filter {
+            Filter::Off => (0, 0),
+            Filter::One(one) => (new.processes[usize::from(one)].number, 0),
+            Filter::Set(_) => (PIDS_IN_SET, 0),
+            Filter::Named(_) => (0, 1),
         };
-        let names = u32::from(matches!(filter, Filter::Named(_)));
         Machine::with(|machine| {
             machine.settings.filter_task = u32::from(filter != Filter::Off);
             (machine.settings.filter_pid, machine.settings.filter_comm) = (pid, names);

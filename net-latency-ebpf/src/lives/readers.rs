@@ -138,7 +138,5 @@ pub(super) fn ask(world: &mut World, task: usize) {
         return;
     }
     let call = world.call(Hook::Other, task, readers::asks);
-    if world.wants_current() {
-        world.truth.scheduled.note(world.tasks[task].ids as u32, What::Asked, call);
-    }
+    world.truth.asks(call);
 }

@@ -9,7 +9,6 @@ use net_latency_common::Counter;
 use super::{
     flow::Flow,
     journeys::{About, FUNCTION},
-    reader_truth::What,
     truth::{Hook, Read},
     udp_truth::Want,
     world::{Skb, World, hook, note, skb as hooked, sock},
@@ -197,8 +196,8 @@ impl Connection {
         let owner = world.offsets.sk_buff_sk;
         let before = world.get::<u64>(skb.address, owner);
         world.put(skb.address, owner, self.sk);
-        let len = Number::new((bytes.end - bytes.start) as *const u8);
         let Range { start, end } = bytes;
+        let len = Number::new((end - start) as *const u8);
         let about = About::Bytes { connection: self.number, start, end, first: skb.packet };
         world.journey(about, || queue::copying(hooked::<Probed>(skb), len));
         world.put(skb.address, owner, before);
@@ -436,9 +435,7 @@ impl Connection {
         }
         if how == Reading::Splice {
             let call = hook!(world, Hook::Other, self.number, tcp::receive::reading(sock(self.sk)));
-            if world.wants_current() {
-                world.truth.scheduled.note(world.current_thread(), What::Asked, call);
-            }
+            world.truth.asks(call);
         }
         let until = self.copied + len;
         let mut at = self.copied;

@@ -284,8 +284,16 @@ impl Truth {
 
     /// A call that writes is seen, if there was room for what it writes.
     pub(super) fn sends(&mut self, call: usize) {
-        let Call { ids, result, is_skipped, is_wanted, .. } = self.calls[call];
-        if result.is_none() && !is_skipped && is_wanted {
+        let Call { result, is_skipped, .. } = self.calls[call];
+        if result.is_none() && !is_skipped {
+            self.asks(call);
+        }
+    }
+
+    /// A call says that its thread has a CPU, if that is one of those that are followed.
+    pub(super) fn asks(&mut self, call: usize) {
+        let Call { ids, is_wanted, .. } = self.calls[call];
+        if is_wanted {
             self.scheduled.note(ids as u32, What::Asked, call);
         }
     }

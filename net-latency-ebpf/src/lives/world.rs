@@ -339,11 +339,6 @@ impl World {
         });
     }
 
-    /// The id of the current task.
-    pub(super) fn current_thread(&self) -> u32 {
-        self.tasks[self.current.get()].ids as u32
-    }
-
     /// Writes a field.
     pub(super) fn put<T: Copy>(&self, base: u64, offset: u32, value: T) {
         memory::write(base + u64::from(offset), value);

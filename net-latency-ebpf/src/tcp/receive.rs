@@ -855,13 +855,19 @@ mod tests {
     use super::*;
     use crate::{bpf::host::Machine, kernel::memory::Probed};
 
+    fn connection() -> &'static Connection {
+        Machine::reset();
+        let socket = Socket::<Probed>::new(core::ptr::null());
+        let Ok(connection) = connection::find_or_new(socket, socket.identity()) else {
+            panic!("there is room")
+        };
+        connection
+    }
+
     /// A read had more segments than one run of a program gives lines: the next call of the same task goes on with them.
     #[test]
     fn what_a_read_left_is_of_the_task_that_read_it() {
-        Machine::reset();
-        let socket = Socket::<Probed>::new(core::ptr::null());
-        let connection = connection::find_or_new(socket, socket.identity());
-        let Ok(connection) = connection else { panic!("there is room") };
+        let connection = connection();
         let [mut reader, mut other] = [Task::UNKNOWN; 2];
         (reader.ids, other.ids) = (7, 8);
         for (is_late, task, next, lost) in
@@ -871,9 +877,9 @@ mod tests {
             connection.is_late.set(is_late);
             connection.read_next.set(100);
             connection.late_until.set(200);
-            let before = counters::total().values[Counter::UnmatchedIn as usize];
+            let before = counters::total().get(Counter::UnmatchedIn);
             note_taker(connection, task);
-            let after = counters::total().values[Counter::UnmatchedIn as usize];
+            let after = counters::total().get(Counter::UnmatchedIn);
             assert_eq!((connection.read_next.get(), after - before), (next, lost), "{is_late} {}", task.ids);
         }
     }
@@ -884,10 +890,7 @@ mod tests {
     fn what_reaches_beyond_its_skb_may_have_been_dropped() {
         const START: u32 = 1_000;
         const AT: u64 = 50 << 20;
-        Machine::reset();
-        let socket = Socket::<Probed>::new(core::ptr::null());
-        let connection = connection::find_or_new(socket, socket.identity());
-        let Ok(connection) = connection else { panic!("there is room") };
+        let connection = connection();
         connection.skb_start.set(START);
         connection.skb_end.set(START + 100);
         for (start, len, drops, until, was) in [
