@@ -19,9 +19,6 @@ pub(crate) use system_call;
 /// itself on x86-64 (CONFIG_KPROBES_ON_FTRACE).
 pub(crate) const KPROBES_COME_FIRST: bool = cfg!(target_arch = "aarch64");
 
-/// What a probe may cost, emulated, ns: up to 13,000 were seen on x86-64, and 38,000 on arm64, where a kprobe takes two exceptions.
-pub(crate) const PROBE_NS: i64 = if cfg!(target_arch = "aarch64") { 60_000 } else { 20_000 };
-
 /// How libseccomp calls it.
 pub(crate) const SECCOMP: &str =
     if cfg!(target_arch = "aarch64") { "SCMP_ARCH_AARCH64" } else { "SCMP_ARCH_X86_64" };

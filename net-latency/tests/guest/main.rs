@@ -151,9 +151,11 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
         for (name, case) in cases::all().filter(|(name, _)| of_backend(name) && piece.has_next()) {
             trials.push(judged(format!("{backend}::{name}"), backend, case));
         }
-        let themes = if cases::is_of_share(false) { cases::truth::THEMES } else { &[] };
-        let is_played = |theme: &&Theme| daily::has(&format!("truth::{}", theme.name), backend);
-        for theme in themes.iter().filter(|theme| is_played(theme) && piece.has_next()) {
+        let is_played = |theme: &&Theme| {
+            let name = format!("truth::{}", theme.name);
+            cases::is_played(&name) && daily::has(&name, backend)
+        };
+        for theme in cases::truth::THEMES.iter().filter(|theme| is_played(theme) && piece.has_next()) {
             let full_name = |name: &str| format!("{backend}::truth::{}::{name}", theme.name);
             let names = theme.scenarios.iter().map(|scenario| scenario.name);
             // A run of the tool that many share plays those alone that are wanted.

@@ -117,6 +117,7 @@ impl fmt::Display for Part {
 /// Which tests of a part a guest runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Share {
+    /// All but those of [`Self::Times`].
     All,
     /// Those that depend on how functions are hooked.
     Hooks,
@@ -124,22 +125,25 @@ enum Share {
     BehindHooks,
     /// Those of the user side alone.
     UserSide,
+    /// Those that hold times against others: by a clock that counts instructions they are the same however busy this machine is.
+    Times,
 }
 
 impl Share {
     /// How it is requested from the test program.
-    fn asked(self) -> Option<&'static str> {
+    fn asked(self) -> &'static str {
         match self {
-            Self::All | Self::UserSide => None,
-            Self::Hooks => Some("hooks"),
-            Self::BehindHooks => Some("behind-hooks"),
+            Self::All | Self::UserSide => "but-times",
+            Self::Hooks => "hooks",
+            Self::BehindHooks => "behind-hooks",
+            Self::Times => "times",
         }
     }
 
     /// What it leaves out besides, by the beginnings of names.
     fn skipped(self) -> &'static [&'static str] {
         match self {
-            Self::BehindHooks => &["harness::", "last::"],
+            Self::BehindHooks | Self::Times => &["harness::", "last::"],
             Self::All | Self::Hooks | Self::UserSide => &[],
         }
     }
@@ -147,8 +151,8 @@ impl Share {
     /// How many guests have a piece of it each.
     fn pieces(self) -> u8 {
         match self {
-            // Its tests are few, and take programs that fill a guest's memory.
-            Self::UserSide => 1,
+            // Their tests are few, and those of the user side take programs that fill a guest's memory.
+            Self::UserSide | Self::Times => 1,
             Self::All | Self::Hooks | Self::BehindHooks => PIECES,
         }
     }
@@ -290,18 +294,21 @@ impl Choice {
 
     /// What guests a part is shared by.
     fn shares(&self, arch: Arch, series: Series, part: Part, is_user_side: bool) -> &'static [Share] {
-        if !self.is_in_pieces(part) {
+        if part == Part::Race {
             return &[Share::All];
         }
+        if self.filter.is_some() {
+            return &[Share::All, Share::Times];
+        }
         if is_user_side {
-            return &[Share::BehindHooks, Share::UserSide, Share::Hooks];
+            return &[Share::BehindHooks, Share::UserSide, Share::Hooks, Share::Times];
         }
         // What comes behind the hooks is shown by one backend on the oldest kernel, on a usual one and on the newest: between those
         // the verifier knows no less.
         let is_between = matches!(series, Series::RealTime | Series::Version(6, 12));
         let is_elsewhere = is_between || (part == Part::Kprobe) != (series == OF_KPROBES);
         let has_all = self.is_named || self.is_whole && arch == self.arch && !is_elsewhere;
-        if has_all { &[Share::All] } else { &[Share::Hooks] }
+        if has_all { &[Share::All, Share::Times] } else { &[Share::Hooks, Share::Times] }
     }
 
     fn job(&self, kernel: Kernel, part: Part, share: Share, piece: (u8, u8), is_user_side: bool) -> Job {
@@ -360,6 +367,7 @@ impl fmt::Display for Job {
             Share::Hooks => ", hooks",
             Share::BehindHooks => ", behind the hooks",
             Share::UserSide => ", user side",
+            Share::Times => ", times",
         })?;
         match self.piece {
             (_, 1) => Ok(()),
@@ -475,7 +483,7 @@ fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, Str
         contents.mebibytes += CONTAINER_MEBIBYTES;
     }
     contents.has_cards = true;
-    contents.processors = job.part.processors();
+    contents.processors = if job.share == Share::Times { Processors::Counted } else { job.part.processors() };
     let mut limit = GUEST_LIMIT;
     let repeat = choice.repeat.to_string();
     let piece = format!("{}/{}", job.piece.0, job.piece.1);
@@ -493,9 +501,7 @@ fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, Str
     if job.is_daily {
         set(DAILY);
     }
-    if let Some(share) = job.share.asked() {
-        set((SHARE, share));
-    }
+    set((SHARE, job.share.asked()));
     if !choice.is_whole {
         set(SOAK_SEED);
     }
@@ -535,7 +541,7 @@ mod tests {
     use super::*;
 
     /// The guests of a part that has the user side too.
-    const SHARES: [&str; 3] = ["behind the hooks", "user side", "hooks"];
+    const SHARES: [&str; 4] = ["behind the hooks", "user side", "hooks", "times"];
 
     fn kernel(arch: Arch, series: Series) -> Kernel {
         Kernel::named(arch, series, &series.to_string())
@@ -578,19 +584,23 @@ mod tests {
             "kernel 6.1, fentry or auto, user side",
             "kernel 6.1, fentry or auto, hooks, 1 of 2",
             "kernel 6.1, fentry or auto, hooks, 2 of 2",
+            "kernel 6.1, fentry or auto, times",
             "kernel newest, fentry or auto, hooks, 1 of 2",
             "kernel newest, fentry or auto, hooks, 2 of 2",
+            "kernel newest, fentry or auto, times",
             "kernel newest arm64, fentry or auto, hooks, 1 of 2",
             "kernel newest arm64, fentry or auto, hooks, 2 of 2",
+            "kernel newest arm64, fentry or auto, times",
             "kernel 5.10, kprobe, hooks, 1 of 2",
             "kernel 5.10, kprobe, hooks, 2 of 2",
+            "kernel 5.10, kprobe, times",
         ];
         assert_eq!(named(&jobs(&args())), few);
         let all = named(&jobs(&TestArgs { all: true, ..args() }));
-        // Races have one guest for each kernel, both backends two, and the user side and what comes behind the hooks three more.
+        // Races have one guest for each kernel, both backends three, and the user side and what comes behind the hooks three more.
         let of_arm64 = all.iter().filter(|name| name.contains("arm64")).count();
-        assert_eq!(of_arm64, 4 * Series::matrix(Arch::Arm64).len());
-        assert_eq!(all.len() - of_arm64, 5 * Series::matrix(Arch::X86_64).len() + 3);
+        assert_eq!(of_arm64, 6 * Series::matrix(Arch::Arm64).len());
+        assert_eq!(all.len() - of_arm64, 7 * Series::matrix(Arch::X86_64).len() + 3);
         assert_eq!(all[0], "kernel rt, fentry or auto, hooks, 1 of 2");
         assert!(few[..5].iter().all(|job| all.contains(&(*job).to_owned())), "{all:?}");
         let filtered = jobs(&TestArgs { all: true, filter: Some("who".into()), ..args() });
@@ -617,7 +627,8 @@ mod tests {
         assert_eq!(alone(&all), expected);
         let named = jobs(&TestArgs { kernels: vec![Series::RealTime], ..args() });
         let of_rt = SHARES.map(|share| format!("kernel rt, fentry or auto, {share}"));
-        let all_there_is = [&of_rt[..], &["kernel rt, kprobe".into()]].concat();
+        let all_there_is =
+            [&of_rt[..], &["kernel rt, kprobe", "kernel rt, kprobe, times"].map(Into::into)].concat();
         assert_eq!(whole(&named, |job| job.part != Part::Race), all_there_is);
     }
 
@@ -628,10 +639,11 @@ mod tests {
         };
         let of_61 = SHARES.map(|share| format!("kernel 6.1, fentry or auto, {share}"));
         assert_eq!(has_them(&args()), of_61);
-        let all = [&of_61[..], &["kernel newest, fentry or auto".into()]].concat();
+        let of_newest = ["kernel newest, fentry or auto", "kernel newest, fentry or auto, times"];
+        let all = [&of_61[..], &of_newest.map(Into::into)].concat();
         assert_eq!(has_them(&TestArgs { all: true, ..args() }), all);
         let named = TestArgs { kernels: vec![Series::Version(5, 10)], ..args() };
-        assert_eq!(has_them(&named).len(), SHARES.len() + 2);
+        assert_eq!(has_them(&named).len(), SHARES.len() + 3);
     }
 
     #[test]
@@ -650,8 +662,13 @@ mod tests {
         };
         let race = of_61(None).into_iter().find(|job| job.part == Part::Race).expect("a guest for races");
         assert!(race.arguments.iter().any(|argument| argument == RACE_FILTER), "{race:?}");
-        assert_eq!(named(&of_61(Some("conversation"))), ["kernel 6.1, fentry or auto", "kernel 6.1, kprobe"]);
-        assert_eq!(of_61(Some("race")).len(), Part::ALL.len());
+        let named = named(&of_61(Some("conversation")));
+        let both = ["kernel 6.1, fentry or auto", "kernel 6.1, kprobe"];
+        assert_eq!(
+            named,
+            both.iter().flat_map(|part| [(*part).to_owned(), format!("{part}, times")]).collect::<Vec<_>>()
+        );
+        assert!(of_61(Some("race")).iter().any(|job| job.part == Part::Race));
     }
 
     #[test]

@@ -47,16 +47,17 @@ fn expect(outcome: &Outcome, ledger: &Ledger, expected: &Ledger) -> Result<()> {
 
 /// Of two processes one is wanted: the other's packets are seen and not shown. Unread packets wait.
 fn of_a_pid(backend: Backend) -> Result<()> {
-    let path = Path::private_loopback(Version::V4)?;
+    let path = Path::veth(Version::V4)?.patient()?;
+    let (near, far) = path.addresses();
     let mut pair = Pair::connect(&path)?;
     let tool = Launch::new(backend).args(&["--pid", &pair.client.pid().to_string()]).start()?;
     pair.converse(200, 300)?;
     for _ in 0..5 {
         pair.client.ask("write 100")?;
     }
-    let near = pair.client.ask("udp bind 127.0.0.1")?;
-    pair.server.ask("udp bind 127.0.0.1")?;
-    pair.server.ask(&format!("udp send-to 127.0.0.1:{near} 30 80"))?;
+    let port = pair.client.ask(&format!("udp bind {near}"))?;
+    pair.server.ask(&format!("udp bind {far}"))?;
+    pair.server.ask(&format!("udp send-to {near}:{port} 30 80"))?;
     pair.client.ask("udp receive 27")?;
     let outcome = tool.stop()?;
     let expected = Ledger {

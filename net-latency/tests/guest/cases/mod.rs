@@ -98,17 +98,47 @@ const BEHIND_HOOKS: &[&[Case]] = &[
     summary::CASES,
 ];
 
-/// Set in a guest that runs a share of the tests: `hooks` for those that depend on how functions are hooked, `behind-hooks` for the
-/// others.
+/// Set in a guest that runs a share of the tests: `hooks`, `behind-hooks` or `times` for those, `but-times` for all others than `times`.
 const SHARE: &str = "NET_LATENCY_TESTS";
 
-/// Whether this guest runs tests of what comes behind the hooks, or the others.
-pub(crate) fn is_of_share(is_behind_hooks: bool) -> bool {
-    match env::var(SHARE).as_deref() {
-        Ok("hooks") => !is_behind_hooks,
-        Ok("behind-hooks") => is_behind_hooks,
-        _ => true,
+/// What a test takes of a guest.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Share {
+    /// It depends on how functions are hooked.
+    Hooks,
+    /// It is the same for each backend.
+    BehindHooks,
+    /// It holds times against others: the guest's clock is to count instructions.
+    Times,
+}
+
+impl Share {
+    /// Of a case, or of a theme (`truth::NAME`).
+    fn of(name: &str, is_behind_hooks: bool) -> Self {
+        if name == "truth::service" || witness::CASES.iter().any(|(known, _)| *known == name) {
+            Self::Times
+        } else if is_behind_hooks {
+            Self::BehindHooks
+        } else {
+            Self::Hooks
+        }
     }
+
+    /// Whether this guest runs its tests.
+    fn is_here(self) -> bool {
+        match env::var(SHARE).as_deref() {
+            Ok("hooks") => self == Self::Hooks,
+            Ok("behind-hooks") => self == Self::BehindHooks,
+            Ok("times") => self == Self::Times,
+            Ok("but-times") => self != Self::Times,
+            _ => true,
+        }
+    }
+}
+
+/// Whether this guest plays a theme's scenarios.
+pub(crate) fn is_played(theme: &str) -> bool {
+    Share::of(theme, false).is_here()
 }
 
 /// Whether a case is one of the user side.
@@ -173,7 +203,7 @@ fn unknown_names() -> Vec<&'static str> {
 }
 
 /// Whether a case is one of what comes behind the hooks.
-pub(crate) fn is_behind_hooks(name: &str) -> bool {
+fn is_behind_hooks(name: &str) -> bool {
     BEHIND_HOOKS.iter().copied().flatten().any(|(known, _)| *known == name)
 }
 
@@ -187,5 +217,5 @@ pub(crate) fn applies(name: &str, backend: Backend) -> bool {
     (!is_of_kprobes || backend == Backend::Kprobe)
         && (!is_in(race::CASES) || race::is_wanted())
         && (name != conversation::BY_FENTRY_ALONE || backend == Backend::Auto)
-        && is_of_share(is_behind_hooks)
+        && Share::of(name, is_behind_hooks).is_here()
 }

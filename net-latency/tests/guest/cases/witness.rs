@@ -1,5 +1,5 @@
 //! A second witness: the kernel's own tracer stamps the same functions while the tool does, and both
-//! have to agree, packet by packet.
+//! have to agree, packet by packet. xtask gives these tests a guest whose clock counts instructions.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -28,11 +28,10 @@ pub(crate) const CASES: &[Case] = &[
 const ROUNDS: usize = 1000;
 const LEN: u32 = 200;
 
-/// What two probes at one place may lie apart in the middle of all packets: the cost of either, emulated.
-const TYPICAL_NS: i64 = arch::PROBE_NS;
-/// What they may lie apart in 90 % of all packets: an interrupt may come between, or the emulated CPU be taken away. That each of our
-/// stamps lies between two of ftrace's holds for all of them.
-const RARE_NS: i64 = 200_000;
+/// What two probes at one place may lie apart in 90 % of all packets: what either costs, in instructions, which a nanosecond each is
+/// where these tests run. Up to 2,600 were seen on x86-64, and on arm64, where a kprobe takes two exceptions, 3,300 of two of them.
+/// That each of our stamps lies between two of ftrace's holds for all packets.
+const PROBE_NS: i64 = 3_500;
 /// What a line's time may be wrong by, since it is mapped to the wall clock by a sample.
 const MAPPING_NS: i64 = 100_000;
 
@@ -332,7 +331,7 @@ impl Comparison {
 
     /// Whether these can be two probes at one place.
     fn is_agreement(&self) -> bool {
-        self.median.abs() <= TYPICAL_NS * self.probes && self.most <= RARE_NS
+        self.most <= PROBE_NS * self.probes
     }
 }
 
