@@ -645,6 +645,20 @@ mod tests {
     }
 
     #[test]
+    fn a_stamp_of_the_driver_from_before_ip_had_the_skb_last_is_none() {
+        let skb = SLAB + 4096;
+        of(skb).set_in((START, START + 1));
+        // The driver's hook is skipped for the packet that comes with this skb next.
+        of(skb).stamp(SkbStage::IpIn, START + 100);
+        assert_eq!(of(skb).take_in(START + 110), (0, START + 100));
+        // It isn't, and no hook was missed but that of the transport.
+        of(skb).set_in((START, START + 1));
+        of(skb).stamp(SkbStage::Arrived, START + 100);
+        of(skb).stamp(SkbStage::IpIn, START + 101);
+        assert_eq!(of(skb).take_in(START + 110), (START + 100, START + 101));
+    }
+
+    #[test]
     fn a_stamp_is_old_in_time() {
         let word = word(1 << 39, 7);
         assert!(age(word, (1 << 39) - 1000) < OLD && age(word, (1 << 39) + OLD / 2) < OLD);

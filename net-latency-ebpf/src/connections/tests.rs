@@ -557,13 +557,21 @@ fn a_full_queue_is_counted_and_each_that_is_turned_away_told_once() {
         (records[0].started_ns, records[0].remote_port, records[1].started_ns),
         (9_000, CLIENT_PORT, 0)
     );
-    // Another request at its address.
+    // Other requests at its address: of another time, of another port.
     request.set(|fields| fields.answered_us = 10);
     listeners::completed(listener.socket(), ack.skb(), request.request()).expect("room");
-    assert_eq!(taken().len(), 1);
+    let answered = u64::MAX >> 20;
+    for port in [CLIENT_PORT, CLIENT_PORT + 1, CLIENT_PORT + 1] {
+        request.set(|fields| {
+            fields.answered_us = answered;
+            fields.ports = u32::from(SERVER_PORT) << 16 | u32::from(port.to_be());
+        });
+        listeners::completed(listener.socket(), ack.skb(), request.request()).expect("room");
+    }
+    assert_eq!(taken().len(), 3);
     listener.set(|fields| fields.drops = 14);
     let record = ended_listener(listener);
-    assert_eq!((record.overflows, record.drops, record.most_waiting, record.backlog), (7, 7, 3, 2));
+    assert_eq!((record.overflows, record.drops, record.most_waiting, record.backlog), (10, 7, 3, 2));
     assert_eq!((record.port, record.is_closed, record.waiting), (SERVER_PORT, 1, 0));
 }
 
