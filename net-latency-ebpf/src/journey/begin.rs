@@ -65,11 +65,11 @@ fn flow(headers: &Headers) -> u64 {
     let [a, b, c, d] = headers.addresses.addresses;
     let ports =
         u64::from(headers.source) << 32 | u64::from(headers.destination) << 8 | u64::from(headers.protocol);
-    let mixed = a.wrapping_mul(SPREAD)
-        ^ b.rotate_left(17)
-        ^ c.wrapping_mul(SPREAD).rotate_left(29)
-        ^ d.rotate_left(41);
-    (mixed ^ ports).wrapping_mul(SPREAD) | 1
+    let mix = |mixed: u64, word: u64| {
+        let mixed = (mixed ^ word).wrapping_mul(SPREAD);
+        mixed ^ mixed >> 32
+    };
+    mix(mix(mix(mix(mix(0, a), b), c), d), ports) | 1
 }
 
 /// A new journey's number, which no other has: no CPU begins two at the same time.
@@ -352,6 +352,8 @@ fn of_headers(id: u64, headers: &Headers, mark: u32, direction: Direction) -> Jo
 
 #[cfg(test)]
 mod tests {
+    use std::vec::Vec;
+
     use net_latency_common::{AF_INET, AF_INET6, ETH_P_IP, INTERFACE_LEN, Offsets, Settings};
 
     use super::{super::testing, *};
@@ -381,6 +383,7 @@ mod tests {
     fn packet(protocol: u8, len: u16) -> Skb<Probed> {
         const DEVICE: u64 = 128;
         const NET: u64 = 192;
+        const SOCKET: u64 = 64;
         Machine::reset();
         let [skb, head] = [256, 128].map(|size| memory::take(memory::slab(size)));
         Machine::with(|machine| {
@@ -392,12 +395,15 @@ mod tests {
                 sk_buff_len: 40,
                 sk_buff_data_len: 44,
                 sk_buff_protocol: 48,
+                sk_buff_network_header: 52,
+                sk_buff_sk: 56,
+                sock_skc_net: 8,
                 net_device_nd_net: 8,
                 net_device_name: 16,
                 net_ns_inum: 8,
                 ..Offsets::default()
             };
-            machine.journeys.begin_in = 1;
+            (machine.journeys.begin_in, machine.journeys.begin_out) = (1, 1);
         });
         testing::arm();
         let header = if protocol == IPPROTO_TCP { 20 } else { 8 };
@@ -406,6 +412,8 @@ mod tests {
         memory::write(skb + 32, MARK);
         memory::write(skb + 40, [u32::from(whole), 0]);
         memory::write(skb + 48, ETH_P_IP);
+        memory::write(skb + 56, skb + SOCKET);
+        memory::write(skb + SOCKET + 8, skb + NET);
         memory::write(skb + DEVICE + 8, skb + NET);
         memory::write(skb + DEVICE + 16, name(b"eth0"));
         memory::write(skb + NET + 8, INODE);
@@ -428,6 +436,12 @@ mod tests {
         testing::take().0.len()
     }
 
+    /// How many begin if it is one that this machine sends.
+    fn sent(skb: Skb<Probed>) -> usize {
+        udp_sent(skb, AF_INET, 1);
+        testing::take().0.len()
+    }
+
     #[test]
     fn two_cpus_begin_different_journeys_at_the_same_time() {
         // The second time is that of a machine that has been up for two months.
@@ -444,8 +458,8 @@ mod tests {
 
     #[test]
     fn each_filter_alone_leaves_a_packet_out() {
-        type Change = fn(&mut Settings);
-        let filters: [(Change, fn(), usize); 14] = [
+        type Filter = (fn(&mut Settings), fn(), usize);
+        let filters: [Filter; 12] = [
             (|_| (), || (), 1),
             (|settings| settings.filter_port = 1, || (), 0),
             (|settings| settings.filter_port = 1, || filter::want_port(443), 1),
@@ -454,24 +468,62 @@ mod tests {
             (|settings| settings.filter_family = AF_INET6, || (), 0),
             (|settings| settings.filter_netns = 1, || (), 0),
             (|settings| settings.filter_netns = 1, || filter::want_netns(INODE), 1),
-            (|settings| settings.filter_interface = 1, || filter::want_interface(name(b"eth1")), 0),
-            (|settings| settings.filter_interface = 1, || filter::want_interface(name(b"eth0")), 1),
             (|settings| (settings.filter_mark, settings.mark) = (0xf, 4), || (), 0),
             (|settings| (settings.filter_mark, settings.mark) = (0xf, 5), || (), 1),
             (|settings| settings.sample_below = 1, || (), 0),
             (|settings| settings.sample_below = u32::MAX, || (), 1),
         ];
-        for protocol in [IPPROTO_TCP, IPPROTO_UDP] {
-            for (number, (change, want, count)) in filters.into_iter().enumerate() {
-                let skb = packet(protocol, 10);
-                Machine::with(|machine| {
-                    change(&mut machine.settings);
-                    machine.random = 0x1234_5678_9abc_def1;
-                });
-                want();
-                assert_eq!(begun(skb), count, "{protocol} {number}");
-            }
+        // What is sent has no device yet.
+        let of_devices: [Filter; 2] = [
+            (|settings| settings.filter_interface = 1, || filter::want_interface(name(b"eth1")), 0),
+            (|settings| settings.filter_interface = 1, || filter::want_interface(name(b"eth0")), 1),
+        ];
+        let expect = |protocol, (change, want, count): Filter, begun: fn(Skb<Probed>) -> usize| {
+            let skb = packet(protocol, 10);
+            Machine::with(|machine| {
+                change(&mut machine.settings);
+                machine.random = 0x1234_5678_9abc_def1;
+            });
+            want();
+            begun(skb) == count
+        };
+        for (number, filter) in filters.into_iter().chain(of_devices).enumerate() {
+            assert!(expect(IPPROTO_TCP, filter, begun), "{number} of TCP");
+            assert!(expect(IPPROTO_UDP, filter, begun), "{number} of UDP");
         }
+        for (number, filter) in filters.into_iter().enumerate() {
+            assert!(expect(IPPROTO_UDP, filter, sent), "{number} of UDP that is sent");
+        }
+        assert_eq!(sent(packet(IPPROTO_TCP, 10)), 0, "no datagram");
+    }
+
+    /// Two flows with one number would be taken for one: of what differs in one bit none has another's.
+    #[test]
+    fn flows_have_numbers_of_their_own() {
+        let flow = |bit: usize| {
+            let set = |word: u64, first: usize| match bit.checked_sub(first) {
+                Some(bit) if bit < 64 => word ^ 1 << bit,
+                _ => word,
+            };
+            let mixed = |word: u64| word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let addresses = [0, 1, 2, 3].map(|word| set(mixed(word + 1), word as usize * 64));
+            let ports = set(443 << 16 | 40_000, 256);
+            flow(&Headers {
+                addresses: AddrPair::new(AF_INET6, addresses),
+                source: (ports >> 16) as u16,
+                destination: ports as u16,
+                seq: 0,
+                len: 0,
+                protocol: IPPROTO_TCP,
+            })
+        };
+        const BITS: usize = 256 + 32;
+        // The last one differs in none.
+        let mut numbers: Vec<_> = (0..=BITS).map(flow).collect();
+        assert!(numbers.iter().all(|number| *number != 0), "0 is none");
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), BITS + 1);
     }
 
     /// Of TCP it is an acknowledgement, of UDP it is a datagram.
