@@ -497,6 +497,26 @@ mod tests {
         assert_eq!(sent(packet(IPPROTO_TCP, 10)), 0, "no datagram");
     }
 
+    /// One whose packets a task reads that isn't wanted begins none for a while.
+    #[test]
+    fn a_flow_that_others_read_begins_nothing_for_a_second() {
+        const TASK: u32 = 7;
+        for (wanted, count) in [(TASK, 1), (TASK + 1, 0)] {
+            let skb = packet(IPPROTO_TCP, 10);
+            Machine::with(|machine| {
+                (machine.settings.filter_task, machine.settings.filter_pid) = (1, wanted);
+                machine.ids = u64::from(TASK) << 32 | u64::from(TASK);
+            });
+            arrived(skb, 1);
+            let (starts, _) = testing::take();
+            untraced::read_by_current(starts[0].id);
+            testing::end(&starts);
+            assert_eq!(begun(skb), count, "{wanted}");
+            Machine::with(|machine| machine.clock += 1_000_000_000);
+            assert_eq!(begun(skb), 1 - count, "{wanted}");
+        }
+    }
+
     /// Two flows with one number would be taken for one: of what differs in one bit none has another's.
     #[test]
     fn flows_have_numbers_of_their_own() {
