@@ -116,6 +116,17 @@ fn the_rest_of_an_skb_is_not_the_segment_that_begins_there() {
     }
 }
 
+/// An skb begins with bytes that were read before: its other ones are known, and not only that they came.
+#[test]
+fn the_rest_of_an_skb_whose_beginning_was_read_has_a_line() {
+    let first =
+        [Step::Segment(Segment { len: 3, ..GOES }), read(40, Reading::Copy), Step::Unlock { connection: 0 }];
+    let again = [Step::Segment(Segment { from: -2, len: 4, ..GOES }), read(40, Reading::Copy)];
+    expect_true(&[&first[..], &again].concat());
+    let counted = counters::total();
+    assert_eq!((counted.get(Counter::UnmatchedIn), counted.get(Counter::Taken)), (0, 2));
+}
+
 /// What follows a byte at which nothing was known to begin is a copy that TCP has not looked at yet.
 #[test]
 fn a_copy_that_waits_for_the_lock_was_not_read() {
