@@ -268,9 +268,11 @@ mod tests {
         // The function entered at 160 returned to one whose frame is at 176.
         let (stack, entry) = entered(144, &[(176, OTHER), (304, OTHER)]);
         assert!(!entry.awaits(|address| address == TRAMPOLINE)(stack + 160));
-        // One that returns elsewhere, in the same place.
-        let (stack, entry) = entered(64, &[(128, OTHER), (304, OTHER)]);
-        assert!(!entry.awaits(|address| address == TRAMPOLINE)(stack + 160));
+        // One that returns elsewhere, in the same place, with and without a frame of another call before it.
+        for frames in [&[(128, OTHER), (304, OTHER)][..], &[(64, OTHER), (128, OTHER), (304, OTHER)]] {
+            let (stack, entry) = entered(64, frames);
+            assert!(!entry.awaits(|address| address == TRAMPOLINE)(stack + 160));
+        }
     }
 
     #[test]
