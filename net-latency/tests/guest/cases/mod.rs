@@ -39,9 +39,9 @@ pub(crate) mod truth;
 mod volume;
 mod witness;
 
-use std::env;
+use std::{env, fs};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::tool::Backend;
 
@@ -135,6 +135,13 @@ impl Share {
             _ => true,
         }
     }
+}
+
+/// The first two numbers of the kernel's version.
+fn kernel_version() -> Result<(u32, u32)> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse().ok());
+    numbers.next().zip(numbers.next()).with_context(|| format!("no version: {release}"))
 }
 
 /// Whether this guest plays a theme's scenarios.

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
-use super::Case;
+use super::{Case, kernel_version};
 use crate::{
     net::{Path, Version},
     peers::Pair,
@@ -32,10 +32,7 @@ const CAP_BPF: u64 = 1 << 39;
 fn for_maps() -> Result<u64> {
     // Since Linux 5.19 a process can read the maps that it has open. Where unprivileged bpf(2) is allowed it always could.
     let is_disabled = fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled")?.trim() != "0";
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
-    let version = (numbers.next().context("a number")?, numbers.next().context("a number")?);
-    Ok(if is_disabled && version < (5, 19) { CAP_BPF } else { 0 })
+    Ok(if is_disabled && kernel_version()? < (5, 19) { CAP_BPF } else { 0 })
 }
 
 fn field(status: &str, field: &str) -> Result<u64> {
