@@ -602,7 +602,7 @@ mod tests {
         assert_eq!(of_arm64, 6 * Series::matrix(Arch::Arm64).len());
         assert_eq!(all.len() - of_arm64, 7 * Series::matrix(Arch::X86_64).len() + 3);
         assert_eq!(all[0], "kernel rt, fentry or auto, hooks, 1 of 2");
-        assert!(few[..5].iter().all(|job| all.contains(&(*job).to_owned())), "{all:?}");
+        assert!(few[..6].iter().all(|job| all.contains(&(*job).to_owned())), "{all:?}");
         let filtered = jobs(&TestArgs { all: true, filter: Some("who".into()), ..args() });
         assert!(filtered.iter().all(|job| job.kernel.arch == Arch::X86_64), "{filtered:?}");
         assert!(jobs(&TestArgs { no_guest: true, ..args() }).is_empty());
@@ -669,6 +669,8 @@ mod tests {
             both.iter().flat_map(|part| [(*part).to_owned(), format!("{part}, times")]).collect::<Vec<_>>()
         );
         assert!(of_61(Some("race")).iter().any(|job| job.part == Part::Race));
+        // But for the one for races, each has another one for times.
+        assert_eq!(of_61(Some("race")).len(), 2 * Part::ALL.len() - 1);
     }
 
     #[test]

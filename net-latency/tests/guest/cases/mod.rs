@@ -101,9 +101,12 @@ const BEHIND_HOOKS: &[&[Case]] = &[
 /// Set in a guest that runs a share of the tests: `hooks`, `behind-hooks` or `times` for those, `but-times` for all others than `times`.
 const SHARE: &str = "NET_LATENCY_TESTS";
 
+/// A case and a theme for [`Share::Times`], besides the witness's cases.
+const TIMES: &[&str] = &["check_names_every_hook", "truth::service"];
+
 /// What a test takes of a guest.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Share {
+enum Share {
     /// It depends on how functions are hooked.
     Hooks,
     /// It is the same for each backend.
@@ -115,8 +118,7 @@ pub(crate) enum Share {
 impl Share {
     /// Of a case, or of a theme (`truth::NAME`).
     fn of(name: &str, is_behind_hooks: bool) -> Self {
-        let is_timed = ["truth::service", "check_names_every_hook"].contains(&name);
-        if is_timed || witness::CASES.iter().any(|(known, _)| *known == name) {
+        if TIMES.contains(&name) || witness::CASES.iter().any(|(known, _)| *known == name) {
             Self::Times
         } else if is_behind_hooks {
             Self::BehindHooks
@@ -207,7 +209,10 @@ fn unknown_names() -> Vec<&'static str> {
         all().map(|(known, _)| known).chain(of_harness).any(|known| known == name)
             || themes.iter().any(|theme| theme == name)
     };
-    daily::names().chain(OF_USER_SIDE.iter().copied()).filter(|name| !is_known(name)).collect()
+    daily::names()
+        .chain([OF_USER_SIDE, TIMES].into_iter().flatten().copied())
+        .filter(|name| !is_known(name))
+        .collect()
 }
 
 /// Whether a case is one of what comes behind the hooks.
