@@ -219,6 +219,7 @@ fields! {
     [Mptcp] => {
         mptcp_sock_write_seq: 8, At("mptcp_sock.write_seq");
         mptcp_sock_snd_nxt: 8, At("mptcp_sock.snd_nxt");
+        mptcp_sock_snd_una: 8, At("mptcp_sock.snd_una");
         mptcp_sock_ack_seq: 8, At("mptcp_sock.ack_seq");
         mptcp_sock_rcv_data_fin_seq: 8, At("mptcp_sock.rcv_data_fin_seq");
         /// This queue went with Linux 6.15.

@@ -33,6 +33,13 @@ impl<M: Memory> Socket<M> {
         field(self.address(), offset!(mptcp_sock_snd_nxt))
     }
 
+    /// Of MPTCP's: the first number that the peer has not got, for all that is known. A subflow may get it and those behind it again
+    /// (`__mptcp_retrans`).
+    #[inline(always)]
+    pub(crate) fn multipath_snd_una(self) -> u32 {
+        field(self.address(), offset!(mptcp_sock_snd_una))
+    }
+
     /// For MPTCP's socket, whose lock the current task has: the number of the first byte that the application has not read. Nothing if a
     /// softirq is adding to the queue right now.
     ///

@@ -291,7 +291,9 @@ fn pushed<M: Memory>(socket: Socket<M>, connection: &Connection) -> HookResult {
         _ => (0, Task::UNKNOWN),
     };
     let next = socket.multipath_snd_nxt();
-    transmit::append(socket, connection, start, end, (at, task), next == start, || next != start)
+    transmit::append(socket, connection, start, end, (at, task), next == start, || {
+        socket.multipath_snd_una() != start
+    })
 }
 
 /// MPTCP's socket gives a subflow bytes of a fragment (`mptcp_sendmsg_frag`, with both locks).

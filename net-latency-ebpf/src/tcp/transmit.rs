@@ -130,7 +130,7 @@ pub(super) fn append<M: Memory>(
             connection.write_evicted.set(0);
         }
         let is_anothers = if connection.has_write.get() == 0 {
-            // What waits for its ACK may be of a process that was not seen.
+            // What waits for its ACK, and may be sent again, may be of a process that was not seen.
             has_unknown()
         } else {
             // Or a call between that was not seen.

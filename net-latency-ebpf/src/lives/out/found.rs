@@ -315,6 +315,20 @@ fn what_an_unseen_call_wrote_has_no_writer_when_it_is_sent_again() {
     }
 }
 
+/// MPTCP gives its subflow bytes of a call that was not seen, and that all were given of, once more: they had the name of another process,
+/// the first that was seen to write.
+#[test]
+fn what_mptcp_gives_again_is_not_of_who_writes_next() {
+    let written =
+        |task, sends| tcp(Write { task, socket: 1, size: 2, copied: 12, waits: false, sends, way: SOFTIRQ });
+    let steps = [written(1, 1), written(0, 1)];
+    for seed in 1..4_000 {
+        let plain = History::of(&steps);
+        let kernel = Kernel { is_direct: false, ..plain.kernel };
+        History { seed, kernel, multipath: true, skips: 4, ..plain }.expect_true();
+    }
+}
+
 /// `journey` said that an ACK had been written by the socket's last call.
 #[test]
 fn no_call_has_written_an_ack() {

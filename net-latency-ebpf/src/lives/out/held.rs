@@ -6,11 +6,14 @@ use std::{format, string::String, vec::Vec};
 
 use net_latency_common::{FLAG_CONTROL, FLAG_RETRANS, Held, PacketRecord, STAMP_APP, STAMP_TRANSPORT};
 
-use super::super::{
-    choice::Choice,
-    readers::is_fine,
-    truth::Hook,
-    world::{World, hook, note, sock},
+use super::{
+    super::{
+        choice::Choice,
+        readers::is_fine,
+        truth::Hook,
+        world::{World, hook, note, sock},
+    },
+    truth::Source,
 };
 use crate::{bpf::host::Machine, kernel::memory::Number};
 
@@ -65,6 +68,8 @@ pub(in crate::lives) struct Change {
     reason: Option<Held>,
     /// Whether the kernel's clock says so, and no test whose hook is seen: an earlier reason may be taken for that.
     is_by_clock: bool,
+    /// Whether the connection had been seen to be written to, or to send, by then. Of another one nothing is kept.
+    is_seen: bool,
 }
 
 impl Test {
@@ -153,8 +158,7 @@ pub(super) fn has_room(
         let at =
             world.truth.out.held.iter().rfind(|change| change.life as u64 == life).map_or(0, |last| last.at);
         let at = at.max(since);
-        let reason = Some(Held::SendBuffer);
-        world.truth.out.held.push(Change { life: life as usize, at, reason, is_by_clock: true });
+        push(world, life, at, Some(Held::SendBuffer), true);
         change(world, life, None, false);
     }
 }
@@ -178,8 +182,14 @@ fn set(world: &World, sk: u64, clock: &mut Clock, kind: u8) {
 }
 
 fn change(world: &mut World, life: u64, reason: Option<Held>, is_by_clock: bool) {
-    let at = Machine::with(|machine| machine.clock);
-    world.truth.out.held.push(Change { life: life as usize, at, reason, is_by_clock });
+    push(world, life, Machine::with(|machine| machine.clock), reason, is_by_clock);
+}
+
+fn push(world: &mut World, life: u64, at: u64, reason: Option<Held>, is_by_clock: bool) {
+    let (out, life) = (&mut world.truth.out, life as usize);
+    let is_seen = out.writes.iter().any(|write| write.socket == life)
+        || out.packets.iter().any(|packet| packet.source == Source::Socket(life) && packet.len != 0);
+    out.held.push(Change { life, at, reason, is_by_clock, is_seen });
 }
 
 /// What the tests look at, so that this one stops TCP before this skb.
@@ -254,6 +264,7 @@ struct Run {
     from: u64,
     to: u64,
     is_by_clock: bool,
+    is_seen: bool,
 }
 
 impl Run {
@@ -265,12 +276,13 @@ impl Run {
 
 /// What held a socket's life back until then.
 fn runs(changes: &[Change], life: usize, until: u64) -> Vec<Run> {
-    let mut runs = Vec::from([Run { reason: None, from: 0, to: until, is_by_clock: false }]);
+    let mut runs = Vec::from([Run { reason: None, from: 0, to: until, is_by_clock: false, is_seen: true }]);
     let its = |change: &&Change| change.life == life && change.at < until;
-    for Change { at, reason, is_by_clock, .. } in changes.iter().filter(its).copied() {
-        if let Some(last) = runs.last_mut().filter(|last| last.reason != reason) {
+    for Change { at, reason, is_by_clock, is_seen, .. } in changes.iter().filter(its).copied() {
+        let is_other = |last: &&mut Run| last.reason != reason || is_seen && !last.is_seen;
+        if let Some(last) = runs.last_mut().filter(is_other) {
             last.to = at;
-            runs.push(Run { reason, from: at, to: until, is_by_clock });
+            runs.push(Run { reason, from: at, to: until, is_by_clock, is_seen });
         }
     }
     runs
@@ -303,9 +315,10 @@ pub(in crate::lives) fn check(world: &World, line: &PacketRecord, life: usize) -
     }
     let runs = runs(&world.truth.out.held, life, transport);
     let half = (transport - app) / 2;
-    let last = runs.last().filter(|last| last.since(app) >= half);
+    let is_due = |run: &&Run| run.is_seen && run.since(app) >= half;
+    let last = runs.last().filter(is_due);
     let mut named = runs.iter().filter(|run| run.reason.is_some());
-    let only = named.next().filter(|run| run.since(app) >= half && named.next().is_none());
+    let only = named.next().filter(|run| is_due(run) && named.next().is_none());
     let due = last.or(only).and_then(|run| run.reason);
     let is_missing = due.is_some() && due != said && !world.truth.out.is_limited;
     if is_missing || said.is_some_and(|reason| longest(&runs, reason, app) < half) {

@@ -19,13 +19,17 @@ pub(super) struct Whole {
     written: u64,
     /// `snd_nxt`: what its subflow has got.
     given: u64,
+    /// `snd_una`: what the peer is known to have.
+    acked: u64,
     /// Which call wrote what.
     writes: Vec<(u64, u64, usize)>,
+    /// What its subflow got: from where to where, and where that ends there.
+    gifts: Vec<[u64; 3]>,
 }
 
 impl Whole {
     pub(super) fn new(world: &World, sk: u64) -> Self {
-        let whole = Self { sk, written: 0, given: 0, writes: Vec::new() };
+        let whole = Self { sk, written: 0, given: 0, acked: 0, writes: Vec::new(), gifts: Vec::new() };
         whole.update(world);
         whole
     }
@@ -38,6 +42,17 @@ impl Whole {
     fn update(&self, world: &World) {
         world.put(self.sk, world.offsets.mptcp_sock_write_seq, Self::seq(self.written));
         world.put(self.sk, world.offsets.mptcp_sock_snd_nxt, Self::seq(self.given));
+        world.put(self.sk, world.offsets.mptcp_sock_snd_una, Self::seq(self.acked));
+    }
+
+    /// `ack_update_msk`: the peer has all before this position of the subflow, and of what that got in pieces, whole ones.
+    pub(super) fn acknowledge(&mut self, world: &World, until: u64) {
+        for [from, to, end] in &self.gifts {
+            if *end <= until && *from <= self.acked {
+                self.acked = self.acked.max(*to);
+            }
+        }
+        self.update(world);
     }
 
     /// That call has written so many bytes more.
@@ -60,9 +75,9 @@ impl Out {
         }
         for _ in 0..world.choice.below(4) {
             let Some(whole) = &self.senders[s].whole else { return };
-            // `__mptcp_retrans` gives some again.
+            // `__mptcp_retrans` gives some again that the peer may not have.
             let from = if world.choice.one_in(16) {
-                u64::from(world.choice.below(whole.given as u32 + 1))
+                whole.acked + u64::from(world.choice.below((whole.given - whole.acked) as u32 + 1))
             } else {
                 whole.given
             };
@@ -106,6 +121,7 @@ impl Sender {
         // Only the first byte's call is looked for.
         self.is_mixed |= calls > 1 || from < whole.given;
         whole.given = whole.given.max(from + len);
+        whole.gifts.push([from, from + len, start + len]);
         whole.update(world);
     }
 }

@@ -499,6 +499,9 @@ impl Out {
                     sender.dsacks += dsacks;
                     sender.is_closed = is_closed;
                     sender.update(world);
+                    if let Some(whole) = &mut sender.whole {
+                        whole.acknowledge(world, sender.acked);
+                    }
                     world.put(sender.sk, world.offsets.tcp_sock_icsk_retransmits, 0_u8);
                     if is_fine() && world.choice.one_in(2) {
                         let is_all_sent = sender.first_unsent(world).is_none();
