@@ -199,6 +199,8 @@ pub(super) struct Worked {
     pub(super) on_ns: u64,
     pub(super) waited_ns: u64,
     pub(super) service_ns: u64,
+    /// What of that it does while it waits for no answer of others.
+    own_ns: u64,
     /// Whether that is what the threads did that answered. Else it is what the whole process did.
     pub(super) is_of_answers: bool,
 }
@@ -207,6 +209,13 @@ impl Worked {
     /// Whether it was on a CPU for most of the time.
     pub(super) fn is_most(self) -> bool {
         self.on_ns.saturating_mul(2) >= self.service_ns
+    }
+
+    /// Whether it was on a CPU for most of the time in which it waits for no answer of others, and slept no longer than these took.
+    fn works(self) -> bool {
+        let slept_ns = self.service_ns.saturating_sub(self.on_ns).saturating_sub(self.waited_ns);
+        let others_ns = self.service_ns.saturating_sub(self.own_ns);
+        self.is_most() || self.on_ns.saturating_mul(2) >= self.own_ns && slept_ns <= others_ns
     }
 
     /// Whether it neither was on a CPU nor waited for one for most of the time.
@@ -227,13 +236,14 @@ pub(super) fn worked(service: &Service, model: &Model) -> Option<Worked> {
         return None;
     }
     let count = service.answers.count();
+    let own_ns = service.answers.sum_of(Item::Service) / count.max(1);
     let did = &service.did;
     if did.known >= LEAST_ANSWERS && did.is_of_most() {
         let [on_ns, waited_ns, slept_ns] =
             [did.on_ns, did.waited_ns, did.slept_ns].map(|sum| sum / did.known);
         // Of those alone: the others may be longer ones.
         let service_ns = on_ns.saturating_add(waited_ns).saturating_add(slept_ns);
-        return Some(Worked { on_ns, waited_ns, service_ns, is_of_answers: true });
+        return Some(Worked { on_ns, waited_ns, service_ns, own_ns, is_of_answers: true });
     }
     let ran = model.machine.ran.get(&service.processes().pid()?)?;
     let is_server =
@@ -242,8 +252,7 @@ pub(super) fn worked(service: &Service, model: &Model) -> Option<Worked> {
         return None;
     }
     let [on_ns, waited_ns] = [ran.on_ns, ran.waited_ns].map(|sum| sum / count);
-    let service_ns = service.answers.sum_of(Item::Service) / count;
-    Some(Worked { on_ns, waited_ns, service_ns, is_of_answers: false })
+    Some(Worked { on_ns, waited_ns, service_ns: own_ns, own_ns, is_of_answers: false })
 }
 
 /// Whether TCP sent so much again, or the device's queue dropped so much, that it matters. What the peer had already was late and not
@@ -303,7 +312,7 @@ impl Noise {
         let on_ns = |(service, worked): &(&Service, Worked)| {
             u128::from(worked.on_ns) * u128::from(service.answers.count())
         };
-        let by_working: u128 = worked.iter().filter(|(_, worked)| worked.is_most()).map(on_ns).sum();
+        let by_working: u128 = worked.iter().filter(|(_, worked)| worked.works()).map(on_ns).sum();
         let busy_percent = model.machine.busy_percent;
         let busy =
             model.machine.capacity_ns.zip(busy_percent).map(|(all, busy)| u128::from(all) * u128::from(busy));
@@ -367,7 +376,7 @@ impl Noise {
         let usual = match item {
             _ if !is_busy => 0,
             // It has to share its CPU.
-            Item::Service if self.did(pid, Worked::is_most) => {
+            Item::Service if self.did(pid, Worked::works) => {
                 if self.is_of_working {
                     0
                 } else {
