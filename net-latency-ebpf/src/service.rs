@@ -72,8 +72,9 @@ const SLOT_BITS: u32 = 10;
 /// [`Asked`] for a socket of UDP.
 #[repr(C)]
 struct AskedByUdp {
-    /// Its address.
+    /// Its address, and its port: another one may have that address.
     socket: Field<u64>,
+    port: Field<u64>,
     asked: Asked,
 }
 
@@ -94,9 +95,10 @@ fn slot(socket: u64) -> &'static AskedByUdp {
 pub(crate) fn took_datagram<M: Memory>(socket: Socket<M>, at: u64, local: u16, remote: u16) {
     let socket = number(socket.address());
     let slot = slot(socket);
-    if slot.socket.get() != socket {
+    if slot.socket.get() != socket || slot.port.get() != u64::from(local) {
         slot.asked.reader.set(0);
         slot.socket.set(socket);
+        slot.port.set(local.into());
     }
     slot.asked.read(at, true, local, remote);
 }
@@ -104,9 +106,10 @@ pub(crate) fn took_datagram<M: Memory>(socket: Socket<M>, at: u64, local: u16, r
 /// The current thread calls at `at` to send a datagram: as [`Asked::answer`].
 #[inline(always)]
 pub(crate) fn sends_datagram<M: Memory>(socket: Socket<M>, at: u64) -> Served {
-    let socket = number(socket.address());
-    let slot = slot(socket);
-    if slot.socket.get() == socket { slot.asked.answer(at) } else { Served::NONE }
+    let slot = slot(number(socket.address()));
+    let is_its =
+        slot.socket.get() == number(socket.address()) && slot.port.get() == socket.local_port().into();
+    if is_its { slot.asked.answer(at) } else { Served::NONE }
 }
 
 #[cfg(test)]
@@ -247,8 +250,18 @@ mod tests {
         let socket = |address: u64| Socket::<Probed>::new(address as *const u8);
         let place = |address: u64| address.wrapping_mul(SPREAD) >> (u64::BITS - SLOT_BITS);
         let first = memory::take(sockets);
-        let second = (1..).map(|n| first + n * 64).find(|other| place(*other) == place(first)).unwrap();
-        let third = (1..).map(|n| first + n * 64).find(|other| place(*other) != place(first)).unwrap();
+        let several = |_| {
+            let slab = memory::slab(64);
+            (0..256).map(move |_| memory::take(slab))
+        };
+        let others: std::vec::Vec<_> = (0..16).flat_map(several).collect();
+        let in_its_place = |other: &&u64| place(**other) == place(first);
+        let second = *others.iter().find(in_its_place).unwrap();
+        let third = *others.iter().find(|other| !in_its_place(other)).unwrap();
+        let has_port = |address: u64, port: u16| memory::write(address, u32::from(port) << 16);
+        for address in [first, second, third] {
+            has_port(address, SERVER.0);
+        }
         let takes = |address| {
             took_datagram(socket(address), now(), SERVER.0, SERVER.1);
             threads.is_off(THREAD, NANOSLEEP, 500, Some(400));
@@ -262,6 +275,10 @@ mod tests {
         takes(first);
         takes(second);
         assert_eq!([first, second].map(sends), [false, true]);
+        // Nor has another one at its address.
+        takes(first);
+        has_port(first, 81);
+        assert!(!sends(first));
         // Nor does what a call saw of the one before count.
         took_datagram(socket(first), now(), SERVER.1, SERVER.0);
         assert_eq!([first, second].map(sends), [false; 2]);

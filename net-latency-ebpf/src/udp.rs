@@ -530,13 +530,14 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
     if len.signed() < 0 || len.signed() == 0 && skb.is_queued() {
         return Ok(());
     }
-    let Some(found) = WAITING.find(number(skb.address())) else { return not_followed(socket) };
+    let header = skb.udp_header();
+    let Some(found) = WAITING.find(number(skb.address())) else { return not_followed(socket, header) };
     // SAFETY: written before the skb was on the queue; only the task that takes the skb from there comes here.
     let datagram = unsafe { &*found.entry };
-    let header = skb.udp_header();
     if datagram.socket != socket.address() || datagram.header != header {
         // Another life of that address.
         Table::<Datagram, SLOT_BITS>::keep(&found);
+        not_followed(socket, header)?;
         return Err(Counter::UnmatchedIn);
     }
     let outcome = if let Some(task) = filter::current_task_if_wanted() {
@@ -546,8 +547,7 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
         let app = now();
         #[cfg(feature = "fine")]
         if is_fine() {
-            let (remote, local) = ports(header as u32);
-            service::took_datagram(socket, app, local, remote);
+            begin_service(socket, header, app);
         }
         let stamps = [datagram.drv, datagram.ip, datagram.transport, app];
         let (direction, protocol, flags) = (Direction::In, IPPROTO_UDP, datagram.flags);
@@ -614,9 +614,16 @@ extern "C" fn datagram_has_spilled(key: u64) -> u32 {
     WAITING.has_spilled(key, const { hook_key("udp::datagram_evicted") }).into()
 }
 
-/// A receive call has taken a datagram that was not followed.
-#[inline(always)]
-fn not_followed<M: Memory>(socket: Socket<M>) -> HookResult {
+/// A receive call has taken a datagram with this header that was not followed.
+///
+/// A function with a stack of its own, which few calls take.
+#[cfg_attr(not(feature = "fine"), expect(unused_variables, reason = "services are judged by fine stages"))]
+#[inline(never)]
+fn not_followed<M: Memory>(socket: Socket<M>, header: u64) -> HookResult {
+    #[cfg(feature = "fine")]
+    if is_fine() && filter::current() {
+        begin_service(socket, header, now());
+    }
     if filter::is_by_process() && filter::current() {
         let receiver = Receiver::new(socket);
         receiver.mark_traced();
@@ -625,6 +632,14 @@ fn not_followed<M: Memory>(socket: Socket<M>) -> HookResult {
         }
     }
     Ok(())
+}
+
+/// The current thread has taken a datagram at `app` with this header: it may be a request.
+#[cfg(feature = "fine")]
+#[inline(always)]
+fn begin_service<M: Memory>(socket: Socket<M>, header: u64, app: u64) {
+    let (remote, local) = ports(header as u32);
+    service::took_datagram(socket, app, local, remote);
 }
 
 /// The fine stages of a datagram that was taken at `app`.

@@ -489,6 +489,7 @@ impl Run {
         let mut world = World::new(history.kernel, history.seed, history.is_shuffled);
         let processes = Processes::new(&mut world, history.filter);
         world.truth.is_filtered = history.filter != Filter::Off;
+        world.truth.services.has_names = matches!(history.filter, Filter::Named(_));
         world.truth.evicts = history.entries != usize::MAX;
         world.truth.are_drops_seen = history.kernel.shows_tcp_drops;
         Machine::with(|machine| {
@@ -705,6 +706,7 @@ impl Run {
                     let now = [0, 1]
                         .map(|number: usize| (self.connections[number].sk, self.connections[number].owner));
                     out.meet_receivers(&mut self.world, now);
+                    out.meet_receiver(&mut self.world, self.udp.sender());
                     out.step(&mut self.world, step);
                 }
             }
@@ -958,7 +960,9 @@ impl Run {
                 let result = if line.packet.direction == Direction::In as u8 {
                     self.world.truth.check_fine(&line.packet, &line.parts)
                 } else {
+                    let is_whole = self.is_plain && !self.world.truth.is_filtered;
                     out::check_sent(&self.world, &line.packet, &line.parts)
+                        .and_then(|()| self.world.truth.check_served(line, is_whole))
                 };
                 result.map_err(|fault| format!("{fault}: {line:?}"))?;
             }

@@ -18,6 +18,7 @@ mod out;
 mod processes;
 mod reader_truth;
 mod readers;
+mod service_truth;
 mod tcp_in;
 mod truth;
 mod udp_in;
@@ -72,6 +73,7 @@ fn lines_of_share(next: &AtomicU64, end: u64) -> u64 {
             Err(fault) => {
                 // One fault is enough: the others stop.
                 next.store(end, Relaxed);
+                std::eprintln!("seed {seed}: {fault}");
                 panic!("seed {seed}: {fault}\n{}", History::draw(seed).shrink().tell());
             }
         }

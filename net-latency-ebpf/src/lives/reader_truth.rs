@@ -19,7 +19,11 @@ pub(super) enum What {
     Born,
     /// It called to receive, or to send.
     Asked,
+    /// It has read, and so has a CPU.
+    HasRead,
     Woken,
+    /// It lost its CPU.
+    Left,
     /// It got this CPU.
     Running {
         cpu: usize,
@@ -73,9 +77,10 @@ impl Scheduled {
         self.events.push(Event { thread, what, call, at });
     }
 
-    /// A task of this process has lost a CPU.
-    pub(super) fn loses(&mut self, cpu: usize, process: u64) {
-        let process = process as u32;
+    /// A task with these ids has lost a CPU, as that call has just seen.
+    pub(super) fn loses(&mut self, cpu: usize, ids: u64, call: usize) {
+        self.note(ids as u32, What::Left, call);
+        let process = (ids >> 32) as u32;
         let turns = &mut self.turns[cpu];
         let from = turns.last().map_or(0, |last| last.until);
         turns.push(Turn { process, from, until: Machine::with(|machine| machine.clock) });
@@ -130,11 +135,43 @@ impl Scheduled {
                 What::Running { cpu } if did.woken > did.running && did.woken >= did.asked => {
                     (did.running, did.waited) = (at, Waited { cpu, time: (did.woken, at) });
                 }
-                What::Woken | What::Running { .. } => {}
+                What::Woken | What::Left | What::HasRead | What::Running { .. } => {}
                 What::Exited => did = Did::default(),
             }
         }
         did
+    }
+
+    /// Whether a thread has called before that call, and was certainly seen all the time since.
+    pub(super) fn is_seen(&self, thread: u32, from: usize) -> bool {
+        let has_called = |event: &Event| event.call < from && matches!(event.what, What::Asked | What::Born);
+        let mut its = self.events.iter().filter(|event| event.thread == thread);
+        let has_exited = its.clone().any(|event| matches!(event.what, What::Exited));
+        its.any(has_called) && !has_exited && !self.has_rival(thread)
+    }
+
+    /// For how long a thread was asleep, and then waited for a CPU, between two of its calls: one that shows that it has a CPU, and a later
+    /// one. Nothing if it seems to have none then.
+    pub(super) fn off_cpu(&self, thread: u32, from: usize, to: usize) -> Option<[u64; 2]> {
+        let its =
+            self.events.iter().filter(|event| event.thread == thread && event.call > from && event.call < to);
+        let [mut asleep, mut waited] = [0; 2];
+        let (mut left, mut woken) = (None, 0);
+        for Event { what, at, .. } in its.copied() {
+            match what {
+                What::Left => (left, woken) = (Some(at), at),
+                What::Woken => woken = at,
+                What::Running { .. } => {
+                    if let Some(left) = left.take() {
+                        asleep += woken - left;
+                        waited += at - woken;
+                    }
+                }
+                What::HasRead => left = None,
+                What::Born | What::Asked | What::Exited => {}
+            }
+        }
+        left.is_none().then_some([asleep, waited])
     }
 
     /// Whether another thread that called has its place among readers.

@@ -106,15 +106,16 @@ impl OfKernel {
                 let cpu = on(cpu);
                 let call =
                     hook!(world, Hook::Other, task(number), readers::switched(hooked(before), hooked(next)));
-                world.truth.scheduled.loses(cpu, before.ids >> 32);
+                world.truth.scheduled.loses(cpu, before.ids, call);
                 world.truth.scheduled.note(next.ids as u32, What::Running { cpu }, call);
             }
             Step::Displace { cpu, task: number } => {
                 let before = world.tasks[task(number)];
                 let cpu = on(cpu);
                 let next = self.thread;
-                hook!(world, Hook::Other, task(number), readers::switched(hooked(before), hooked(next)));
-                world.truth.scheduled.loses(cpu, before.ids >> 32);
+                let call =
+                    hook!(world, Hook::Other, task(number), readers::switched(hooked(before), hooked(next)));
+                world.truth.scheduled.loses(cpu, before.ids, call);
             }
         }
     }

@@ -492,6 +492,7 @@ impl Connection {
 
     /// `begins` is where their skb begins, if that is there.
     fn note_reads(&self, world: &mut World, pieces: &[(u64, u64, usize)], call: usize, begins: Option<u64>) {
+        world.truth.has_read((self.sk, 0), call);
         for (start, end, packet) in pieces {
             note!(world, "  read {start} to {end} of packet {packet}");
             world.truth.reads.push(Read {

@@ -126,6 +126,27 @@ pub(super) struct Ends {
     pub(super) has_unnoted: bool,
 }
 
+/// What was read and written by calls that were seen, each by its number.
+#[derive(Default)]
+pub(super) struct Services {
+    /// The last one that read from a socket, if none has written to it since.
+    pub(super) asked: Vec<(Place, usize)>,
+    pub(super) answers: Vec<Answer>,
+    /// Whether the filter is one by names.
+    pub(super) has_names: bool,
+}
+
+/// The address of a socket of TCP, and 0, or of one of UDP, and its port. Another one of UDP that has both may be taken for it:
+/// docs/fine-stages.md.
+pub(super) type Place = (u64, u16);
+
+/// A call that writes, and the one that read last before it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    pub(super) read: usize,
+    pub(super) written: usize,
+}
+
 /// All that was true.
 #[derive(Default)]
 pub(super) struct Truth {
@@ -148,6 +169,7 @@ pub(super) struct Truth {
     pub(super) are_drops_seen: bool,
     /// What threads did that may read.
     pub(super) scheduled: Scheduled,
+    pub(super) services: Services,
     /// What went out.
     pub(super) out: super::out::Truth,
 }

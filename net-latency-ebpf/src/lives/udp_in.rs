@@ -200,8 +200,8 @@ struct Queued {
 struct Sock {
     /// `struct udp_sock`; 0 while there is none.
     sk: u64,
-    /// Whether it was there at some time.
-    was_open: bool,
+    /// How many there have been.
+    life: usize,
     /// It is closed, and freed once no CPU works on it any more (`SOCK_RCU_FREE`).
     is_closed: bool,
     queue: VecDeque<Queued>,
@@ -237,6 +237,13 @@ impl Udp {
         self.looking.iter().any(|(other, ..)| *other == task)
     }
 
+    /// The socket that sends, too, if it is open: its life, its address and its port.
+    pub(super) fn sender(&self) -> Option<(usize, u64, u16)> {
+        const NUMBER: usize = 2;
+        let socket = &self.sockets[NUMBER];
+        (socket.sk != 0 && !socket.is_closed).then_some((socket.life, socket.sk, PLACES[NUMBER].port))
+    }
+
     fn is_delivering_to(&self, socket: usize) -> bool {
         self.delivering
             .iter()
@@ -249,7 +256,7 @@ impl Udp {
         let number = usize::from(target) % TARGETS.len();
         let (receivers, is_v4) = TARGETS[number];
         for receiver in receivers {
-            if !self.sockets[*receiver].was_open {
+            if self.sockets[*receiver].life == 0 {
                 self.open(world, *receiver);
             }
         }
@@ -308,7 +315,8 @@ impl Udp {
         let protocol = if place.is_lite { IPPROTO_UDPLITE } else { IPPROTO_UDP };
         world.put(sk, offsets.sock_sk_protocol, u16::from(protocol));
         note!(world, "  socket {number} is {sk:#x}");
-        self.sockets[number] = Sock { sk, was_open: true, is_closed: false, queue: VecDeque::new() };
+        let life = self.sockets[number].life + 1;
+        self.sockets[number] = Sock { sk, life, ..Sock::default() };
     }
 
     /// `udp_rcv` or `udpv6_rcv`, with `skb->data` on UDP's header.
@@ -501,6 +509,7 @@ impl Udp {
             )
         );
         follow_consumed(world, skb, len);
+        world.truth.has_read((sk, PLACES[number].port), call);
         world.truth.udp.uses(
             sk,
             PLACES[number].key(),
@@ -543,8 +552,9 @@ impl Udp {
         if !self.sockets[number].is_closed || self.is_delivering_to(number) {
             return false;
         }
-        let Sock { sk, queue, .. } =
-            std::mem::replace(&mut self.sockets[number], Sock { was_open: true, ..Sock::default() });
+        let life = self.sockets[number].life;
+        let closed = Sock { life, ..Sock::default() };
+        let Sock { sk, queue, .. } = std::mem::replace(&mut self.sockets[number], closed);
         for queued in queue {
             world.put(queued.skb.address, world.offsets.sk_buff_next, 0_u64);
             drop_queued(world, queued.skb, queued.is_followed);

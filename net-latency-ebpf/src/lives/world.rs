@@ -610,7 +610,10 @@ impl World {
             Some(index) => {
                 self.held.swap_remove(index);
             }
-            None => memory::free(sk),
+            None => {
+                self.truth.forgets_request((sk, 0));
+                memory::free(sk);
+            }
         }
     }
 

@@ -50,7 +50,7 @@ pub fn stopped<M: Memory>(socket: Socket<M>, chrono: Number) -> HookResult {
     let was_limited_by_peer = !had_no_room && tcp.is_limited_by_peer();
     // Nearly always all is sent and was so before. The queue is looked at again below: handing on what is found here has LLVM give the
     // verifier a register that not every way has written.
-    if !had_no_room && !was_limited_by_peer && socket.is_all_sent() && !was_held(socket) {
+    if !had_no_room && !was_limited_by_peer && socket.is_all_sent() && !may_have_been_held(socket) {
         return Ok(());
     }
     let Some(connection) = connection::traced(socket) else { return Ok(()) };
@@ -61,7 +61,7 @@ pub fn stopped<M: Memory>(socket: Socket<M>, chrono: Number) -> HookResult {
         Some(first) => why(socket, tcp, first).map_or(0, |held| held as u32),
         None => 0,
     };
-    if reason == holding.reason.get() && !had_no_room && !was_limited_by_peer {
+    if reason == holding.reason.get() && holding.is_known() && !had_no_room && !was_limited_by_peer {
         return Ok(());
     }
     let now = now();
@@ -78,10 +78,13 @@ pub fn stopped<M: Memory>(socket: Socket<M>, chrono: Number) -> HookResult {
     Ok(())
 }
 
-/// Whether something held the socket's bytes when its tests stopped TCP last, or those of one at its address before.
+/// Whether something held the socket's bytes when its tests stopped TCP last, or those of one at its address before, or that was not seen.
 #[inline(always)]
-fn was_held<M: Memory>(socket: Socket<M>) -> bool {
-    connection::find(socket).is_some_and(|connection| connection.fine.holding.reason.get() != 0)
+fn may_have_been_held<M: Memory>(socket: Socket<M>) -> bool {
+    connection::find(socket).is_some_and(|connection| {
+        let holding = &connection.fine.holding;
+        holding.reason.get() != 0 || !holding.is_known()
+    })
 }
 
 /// The test of `tcp_write_xmit` that stopped it before this skb, in its order.

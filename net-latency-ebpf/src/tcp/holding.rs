@@ -13,6 +13,12 @@ pub(super) struct Holding {
 }
 
 impl Holding {
+    /// Whether TCP has stopped since the connection is traced. What had stopped it before may have held its bytes until then.
+    #[inline(always)]
+    pub(super) fn is_known(&self) -> bool {
+        self.since.get() != 0
+    }
+
     /// Since when it is that, until `now`. A short time of something else in between counts: that reason has half of all at least.
     #[inline(always)]
     pub(super) fn start(&self, reason: u32, now: u64) -> u64 {

@@ -16,7 +16,7 @@ use super::{
     udp::Step::{Close, Reply, Send, Uncork},
 };
 use crate::lives::udp_in::{
-    Step::{Comes, Take},
+    Step::{Close as CloseReceiver, Comes, Take},
     Taking,
 };
 
@@ -361,6 +361,50 @@ fn a_corked_datagram_is_not_of_an_earlier_call() {
         let steps = [before, send(0, true, SOFTIRQ), uncork];
         for seed in 1..40 {
             History { seed, journeys: true, ..History::of(&steps) }.expect_true();
+        }
+    }
+}
+
+/// Something held the bytes of a connection that was evicted then. When it was known again, the peer's window was said to have held them for
+/// all of the time.
+#[test]
+fn what_held_bytes_before_a_connection_was_known_is_not_the_peers_window() {
+    let written = |socket, copied, waits, sends| {
+        tcp(Write { task: 0, socket, size: 10, copied, waits, sends, way: SOFTIRQ })
+    };
+    let way = Way { then: Then::Dropped, ..Way::PLAIN };
+    let goes_on = tcp(Tcp::Continue { task: 0, copied: 12, waits: false, sends: 1, way });
+    let others = [1, 2].map(|socket| written(socket, 12, false, 0));
+    let steps = [
+        &[written(0, 12, false, 0)][..],
+        &others,
+        &[written(0, 0, true, 3), goes_on, written(0, 12, false, 1)],
+    ]
+    .concat();
+    for seed in 1..4_000 {
+        History { seed, fine: true, full: true, entries: 2, ..History::of(&steps) }.expect_true();
+    }
+}
+
+/// What a thread did for a datagram began with one that it had read before, and not answered: the one that it answers was not followed. Or it
+/// sent by another socket, which had the address of that one.
+#[test]
+fn a_thread_answers_what_it_has_read_last_from_that_socket() {
+    const RECEIVES: u8 = 2;
+    let comes = Step::Datagram(Comes { cpu: 0, target: RECEIVES, len: 1, segs: 0, kind: 0, goes: true });
+    let take = Step::Datagram(Take { cpu: 0, task: 0, socket: RECEIVES, how: Taking::Whole });
+    let close = Step::Datagram(CloseReceiver { cpu: 0, socket: RECEIVES, again: false });
+    let sends = |socket| {
+        Step::Out(Out::Udp(Send { task: 0, socket, len: 2, more: false, fails: false, way: SOFTIRQ }))
+    };
+    // Of two that wait there may be room for one.
+    for (entries, steps) in [
+        (1, &[comes, take, comes, comes, take, sends(3)][..]),
+        (usize::MAX, &[sends(3), comes, sends(3), take, close, sends(3)]),
+    ] {
+        for seed in 1..200 {
+            let full = entries != usize::MAX;
+            History { seed, entries, full, fine: true, ..History::of(steps) }.expect_true();
         }
     }
 }

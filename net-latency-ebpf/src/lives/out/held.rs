@@ -13,7 +13,7 @@ use super::{
         truth::Hook,
         world::{World, hook, note, sock},
     },
-    truth::Source,
+    truth::{Packet, Source, Write},
 };
 use crate::{bpf::host::Machine, kernel::memory::Number};
 
@@ -186,10 +186,12 @@ fn change(world: &mut World, life: u64, reason: Option<Held>, is_by_clock: bool)
 }
 
 fn push(world: &mut World, life: u64, at: u64, reason: Option<Held>, is_by_clock: bool) {
-    let (out, life) = (&mut world.truth.out, life as usize);
-    let is_seen = out.writes.iter().any(|write| write.socket == life)
-        || out.packets.iter().any(|packet| packet.source == Source::Socket(life) && packet.len != 0);
-    out.held.push(Change { life, at, reason, is_by_clock, is_seen });
+    let truth = &mut world.truth;
+    let life = life as usize;
+    let is_of_it = |write: &Write| write.socket == life && !truth.calls[write.call].is_skipped;
+    let is_its = |packet: &Packet| packet.source == Source::Socket(life) && packet.len != 0;
+    let is_seen = truth.out.writes.iter().any(is_of_it) || truth.out.packets.iter().any(is_its);
+    truth.out.held.push(Change { life, at, reason, is_by_clock, is_seen });
 }
 
 /// What the tests look at, so that this one stops TCP before this skb.

@@ -21,7 +21,7 @@ pub(super) use check::{check, check_all, expect_named};
 pub(super) use device::check_sent;
 use tcp::Sender;
 pub(super) use truth::Out as Truth;
-use truth::Source;
+pub(super) use truth::Source;
 use udp::Datagrams;
 
 use super::{
@@ -286,7 +286,9 @@ impl Out {
                     let is_new =
                         packet.skb == 0 || matches!(way.fate, Fate::Cut | Fate::Fragmented | Fate::Cloned);
                     let is_udp = packet.protocol != IPPROTO_TCP;
-                    let is_limit = is_new && is_udp;
+                    // As may one that is not followed, since the filter does not want it.
+                    let is_others = packet.app.is_some_and(|call| !world.truth.calls[call].is_wanted);
+                    let is_limit = (is_new || is_others) && is_udp;
                     self.is_stale |= packet.is_parked && matches!(way.fate, Fate::Ends | Fate::Cut);
                     self.run_as(world, if is_limit { Who::Softirq } else { who });
                     self.travel(world, next, way);

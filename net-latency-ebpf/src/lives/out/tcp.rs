@@ -570,6 +570,7 @@ impl Out {
         let Call { ids, is_skipped, .. } = world.truth.calls[call];
         world.truth.sends(call);
         if whole.is_none() {
+            world.truth.begins_to_write((sk, 0), call);
             world.journey_written(call, sk, || begin::tcp_called(sock::<Probed>(sk), FUNCTION));
         }
         let sender = &mut self.senders[s];
@@ -610,8 +611,7 @@ impl Out {
     /// `tcp_write_xmit`.
     fn push(&mut self, world: &mut World, s: usize, sends: u8, cuts: bool, way: Way) {
         let sender = &self.senders[s];
-        // Before anything is seen of a socket, nothing is known of what stops it.
-        if sender.unsent().is_none() || sends == 0 && sender.users.is_empty() {
+        if sender.unsent().is_none() {
             return;
         }
         self.send_unsent(world, s, sends, cuts, way);

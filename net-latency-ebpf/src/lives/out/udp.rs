@@ -50,6 +50,8 @@ pub(super) struct Datagrams {
     sk: u64,
     protocol: u8,
     corked: Option<Corked>,
+    /// If datagrams come to it, too: the life of that socket; else 0.
+    receives: usize,
 }
 
 impl Step {
@@ -116,7 +118,8 @@ pub(super) fn sockets(world: &mut World) -> Vec<Datagrams> {
     KINDS.iter().enumerate().map(|(number, protocol)| Datagrams::new(world, number, *protocol)).collect()
 }
 
-/// The last of those that [`sockets`] makes.
+/// Of those that [`sockets`] makes, the one to which datagrams may come, and the last ones.
+const SHARED: usize = 3;
 const OF_KERNEL: usize = 4;
 const PACKET: usize = 5;
 
@@ -125,16 +128,33 @@ impl Datagrams {
         let flow = flow(number);
         let sk = world.new_socket(&flow, 0);
         world.put(sk, world.offsets.sock_sk_protocol, u16::from(protocol));
-        if number == 3 {
+        if number == SHARED {
             // Not connected: the packet alone says where to.
             world.put(sk, world.offsets.sock_skc_addrpair, 0_u64);
             world.put(sk, world.offsets.sock_skc_portpair, u32::from(flow.local_port) << 16);
         }
-        Self { flow, sk, protocol, corked: None }
+        Self { flow, sk, protocol, corked: None, receives: 0 }
     }
 }
 
 impl Out {
+    /// A socket that receives, if it is open: its life, its address and its port. It sends too.
+    pub(in crate::lives) fn meet_receiver(&mut self, world: &mut World, now: Option<(usize, u64, u16)>) {
+        let life = now.map_or(0, |(life, ..)| life);
+        if life == self.datagrams[SHARED].receives {
+            return;
+        }
+        if self.datagrams[SHARED].receives != 0 {
+            self.datagrams[SHARED] = Datagrams::new(world, SHARED, IPPROTO_UDP);
+        }
+        if let Some((receives, sk, local_port)) = now {
+            let Datagrams { flow, sk: own, .. } = self.datagrams[SHARED];
+            world.free_socket(own);
+            let flow = Flow { local_port, ..flow };
+            self.datagrams[SHARED] = Datagrams { flow, sk, protocol: IPPROTO_UDP, corked: None, receives };
+        }
+    }
+
     pub(super) fn step_udp(&mut self, world: &mut World, step: Step) {
         match step {
             Step::Send { task, socket, len, more, fails, way } => {
@@ -167,6 +187,9 @@ impl Out {
             }
             Step::Close { socket } => {
                 let number = usize::from(socket) % OF_KERNEL;
+                if self.datagrams[number].receives != 0 {
+                    return;
+                }
                 world.free_socket(self.datagrams[number].sk);
                 let protocol = if world.choice.one_in(4) { IPPROTO_ICMP } else { IPPROTO_UDP };
                 self.datagrams[number] = Datagrams::new(world, number, protocol);
@@ -176,7 +199,7 @@ impl Out {
 
     /// The lower end of a call that sends: `udp_sendmsg`, `raw_sendmsg`.
     fn send(&mut self, world: &mut World, number: usize, len: u32, more: bool, fails: bool, way: Way) {
-        let Datagrams { sk, protocol, corked, .. } = self.datagrams[number];
+        let Datagrams { flow, sk, protocol, corked, .. } = self.datagrams[number];
         if protocol != IPPROTO_UDP {
             if !fails {
                 self.datagram(world, number, len, None, way);
@@ -186,6 +209,7 @@ impl Out {
         let call = hook!(world, Hook::Begun, number, udp::written(sock(sk)));
         if corked.is_none() {
             world.truth.sends(call);
+            world.truth.begins_to_write((sk, flow.local_port), call);
             // What the thread sent before is not followed any more.
             let ids = world.truth.calls[call].ids;
             world.truth.out.goes_on(Source::Thread(ids), None);
