@@ -478,8 +478,6 @@ struct Run {
     of_kernel: OfKernel,
     /// Whether no process comes, ends or becomes another program.
     names_stay: bool,
-    /// Whether tasks are wanted by their names.
-    is_by_name: bool,
     /// The tasks that are asleep in a call on these connections.
     asleep: Vec<Option<usize>>,
 }
@@ -489,7 +487,7 @@ impl Run {
         let mut world = World::new(history.kernel, history.seed, history.is_shuffled);
         let processes = Processes::new(&mut world, history.filter);
         world.truth.is_filtered = history.filter != Filter::Off;
-        world.truth.services.has_names = matches!(history.filter, Filter::Named(_));
+        world.truth.is_by_name = matches!(history.filter, Filter::Named(_));
         world.truth.evicts = history.entries != usize::MAX;
         world.truth.are_drops_seen = history.kernel.shows_tcp_drops;
         Machine::with(|machine| {
@@ -524,7 +522,6 @@ impl Run {
             multipath: history.multipath,
             out: None,
             of_kernel,
-            is_by_name: matches!(history.filter, Filter::Named(_)),
             names_stay: !history.steps.iter().any(|step| matches!(step, Step::Process(_))),
             asleep: Vec::new(),
         };
@@ -984,7 +981,8 @@ impl Run {
             }
         }
         // A filter by process ignores what only others have used.
-        if self.is_plain && (!self.world.truth.is_filtered || self.is_by_name) && !was_segmented() {
+        if self.is_plain && (!self.world.truth.is_filtered || self.world.truth.is_by_name) && !was_segmented()
+        {
             self.world.truth.expect_all(&lines)?;
             self.world.truth.expect_known(&lines)?;
         }

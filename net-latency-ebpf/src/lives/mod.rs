@@ -74,7 +74,7 @@ fn lines_of_share(next: &AtomicU64, end: u64) -> u64 {
                 // One fault is enough: the others stop.
                 next.store(end, Relaxed);
                 std::eprintln!("seed {seed}: {fault}");
-                panic!("seed {seed}: {fault}\n{}", History::draw(seed).shrink().tell());
+                panic!("seed {seed}, shortened:\n{}", History::draw(seed).shrink().tell());
             }
         }
     }

@@ -16,7 +16,7 @@ impl Truth {
     /// have another name soon.
     pub(super) fn has_read(&mut self, socket: Place, call: usize) {
         let Call { is_wanted, is_skipped, ids, .. } = self.calls[call];
-        if !is_skipped && (is_wanted || socket.1 == 0 && self.services.has_names) {
+        if !is_skipped && (is_wanted || socket.1 == 0 && self.is_by_name) {
             self.forgets_request(socket);
             self.services.asked.push((socket, call));
             self.scheduled.note(ids as u32, What::HasRead, call);

@@ -132,8 +132,6 @@ pub(super) struct Services {
     /// The last one that read from a socket, if none has written to it since.
     pub(super) asked: Vec<(Place, usize)>,
     pub(super) answers: Vec<Answer>,
-    /// Whether the filter is one by names.
-    pub(super) has_names: bool,
 }
 
 /// The address of a socket of TCP, and 0, or of one of UDP, and its port. Another one of UDP that has both may be taken for it:
@@ -163,6 +161,8 @@ pub(super) struct Truth {
     pub(super) udp: Udp,
     /// Whether processes are filtered.
     pub(super) is_filtered: bool,
+    /// Whether they are by their names.
+    pub(super) is_by_name: bool,
     /// Whether segments may be evicted.
     pub(super) evicts: bool,
     /// Whether a hook sees what TCP drops.

@@ -13,7 +13,7 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    /// Whether TCP has stopped since the connection is traced. What had stopped it before may have held its bytes until then.
+    /// Whether TCP has stopped since the connection has been traced. What had stopped it before may have held its bytes until then.
     #[inline(always)]
     pub(super) fn is_known(&self) -> bool {
         self.since.get() != 0
