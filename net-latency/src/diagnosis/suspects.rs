@@ -33,8 +33,9 @@ const WELL_ABOVE: u128 = 4;
 /// ([`Noise::others_before`]).
 const BUSY_PERCENT: u64 = 50;
 const BUSY_NS: u128 = 3_000_000;
-/// Less than that is usual then, whatever others wait for, ns.
+/// Less than that is usual then, whatever others wait for, ns; and from [`SHARED_PERCENT`] on of a process that works.
 const LEAST_BUSY_NS: u128 = 1_000_000;
+const SHARED_PERCENT: u64 = 25;
 /// Then a process may work for so long on an answer, ns, and is not slow: it would be faster alone.
 const WORK_NS: u128 = 20_000_000;
 /// From here on the load says no more about the others that wait.
@@ -211,11 +212,13 @@ impl Worked {
         self.on_ns.saturating_mul(2) >= self.service_ns
     }
 
-    /// Whether it was on a CPU for most of the time in which it waits for no answer of others, and slept no longer than these took.
+    /// Whether it was on a CPU for longer than it waited for one, and than it slept; or for most of the time in which it waits for no
+    /// answer of others, if it slept no longer than these took.
     fn works(self) -> bool {
         let slept_ns = self.service_ns.saturating_sub(self.on_ns).saturating_sub(self.waited_ns);
         let others_ns = self.service_ns.saturating_sub(self.own_ns);
-        self.is_most() || self.on_ns.saturating_mul(2) >= self.own_ns && slept_ns <= others_ns
+        self.on_ns >= self.waited_ns.max(slept_ns)
+            || self.on_ns.saturating_mul(2) >= self.own_ns && slept_ns <= others_ns
     }
 
     /// Whether it neither was on a CPU nor waited for one for most of the time.
@@ -371,18 +374,17 @@ impl Noise {
             item if item.is_of_cpu() && is_busy => median.min(MOST_ALIKE_NS),
             _ => median.min(LEAST_ALIKE_NS),
         };
+        let is_shared = self.busy_percent.is_some_and(|percent| percent >= SHARED_PERCENT);
         let busier = |ns: u128| ns * self.others_before() / 100;
         let works_less = |(_, worked): &(u32, Worked)| u128::from(worked.on_ns) < suspect.mean;
         let usual = match item {
-            _ if !is_busy => 0,
             // It has to share its CPU.
-            Item::Service if self.did(pid, Worked::works) => {
-                if self.is_of_working {
-                    0
-                } else {
-                    busier(WORK_NS)
-                }
-            }
+            Item::Service if is_shared && self.did(pid, Worked::works) => match is_busy {
+                _ if self.is_of_working => 0,
+                true => busier(WORK_NS),
+                false => LEAST_BUSY_NS,
+            },
+            _ if !is_busy => 0,
             Item::Service if self.did(pid, Worked::sleeps) => BUSY_NS,
             Item::Service => busier(BUSY_NS),
             // It needs a CPU for less than that, and no other has to wait nearly as long for one, however busy they are.

@@ -188,6 +188,28 @@ fn sleep_is_no_noise_though_all_have_it_alike() {
     assert_eq!(found(8), []);
 }
 
+/// Each answer takes that long, ns, of which so much on a CPU, waiting for one, and asleep.
+#[test]
+fn who_works_shares_its_cpu() {
+    let found = |service: u64, [on, waited, asleep]: [u64; 3], percent: u64| {
+        let slow = Times { service, ..USUAL };
+        let served = Served::of(on + waited + asleep, waited + asleep, asleep, 0);
+        let mut traffic = Traffic { served, ..Traffic::default() };
+        traffic.server(ORDERS, 100, slow, slow);
+        let mut model = traffic.model();
+        model.set_machine(busy(percent));
+        told(&judge(&model, None)).len()
+    };
+    let parts = [800 * US, 100 * US, 0];
+    assert_eq!([10, 40, 60].map(|percent| found(900 * US, parts, percent)), [1, 0, 0]);
+    let parts = [1_700 * US, 100 * US, 0];
+    assert_eq!([10, 40, 60].map(|percent| found(1_800 * US, parts, percent)), [1, 1, 0]);
+    // A request waits for those that came with it, too.
+    assert_eq!(found(8 * MS, [1_600 * US, 1_400 * US, MS], 67), 0);
+    assert_eq!(found(8 * MS, [1_600 * US, 1_800 * US, MS], 67), 1, "it waits for longer than it works");
+    assert_eq!(found(8 * MS, [1_600 * US, 1_000 * US, 2 * MS], 67), 1, "it sleeps for longer");
+}
+
 /// A thread for each answer that needs a CPU for 50 ms, on CPUs that it or others use.
 #[test]
 fn who_makes_the_cpus_busy_has_no_excuse() {
