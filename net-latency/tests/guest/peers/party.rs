@@ -52,6 +52,8 @@ pub(super) fn shards(address: SocketAddr) -> Result<Vec<TcpListener>> {
     let one = || -> Result<TcpListener> {
         let shard = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
         setsockopt(&shard, sockopt::ReusePort, &true)?;
+        // Connections of the service before may wait for their end (TIME-WAIT).
+        setsockopt(&shard, sockopt::ReuseAddr, &true)?;
         bind(shard.as_raw_fd(), &SockaddrStorage::from(address))?;
         listen(&shard, Backlog::MAXCONN)?;
         Ok(shard.into())
