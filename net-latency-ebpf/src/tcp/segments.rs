@@ -694,6 +694,44 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_longest_copy_counts_unless_a_segment_waits_where_the_first_one_ends() {
+        let came = |seq: u32, len: u32| {
+            let waits = Waits {
+                drv: 1,
+                ip: 2,
+                transport: 3,
+                last: 0,
+                len,
+                ifindex: 1,
+                mark: 0,
+                segs: 1,
+                flags: 0,
+                skb: 0x1000 + u64::from(len),
+            };
+            store(seq, key(seq), waits)
+        };
+        let read = |seq: u32| {
+            let waiting = waiting(&key(seq)).expect("it waits");
+            let segment = waiting.segment();
+            segment.settle_len();
+            let read = (segment.len.get(), segment.longest.get(), segment.is_ambiguous());
+            remove(&waiting);
+            read
+        };
+        Machine::reset();
+        assert_eq!(
+            [came(1, 100), came(1, 250), came(1, 200)],
+            [Ok(()), Err(Counter::DuplicateIn), Err(Counter::DuplicateIn)]
+        );
+        assert_eq!(read(1), (250, 250, true));
+        Machine::reset();
+        assert_eq!([came(1, 100), came(101, 50), came(1, 250)], [Ok(()), Ok(()), Err(Counter::DuplicateIn)]);
+        assert_eq!(read(1), (100, 250, true));
+        // It may have come with the longer copy of the one before.
+        assert_eq!(read(101), (150, 150, true));
+    }
+
     /// Else one that has many segments waiting takes another one's room.
     #[test]
     fn connections_seldom_share_a_count() {
