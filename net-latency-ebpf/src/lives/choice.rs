@@ -9,6 +9,7 @@ impl Choice {
         Self(seed)
     }
 
+    #[inline]
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -18,16 +19,19 @@ impl Choice {
     }
 
     /// A number below this one.
+    #[inline]
     pub(super) fn below(&mut self, end: u32) -> u32 {
         (((self.next() >> 32) * u64::from(end)) >> 32) as u32
     }
 
     /// Whether what happens once in N times does.
+    #[inline]
     pub(super) fn one_in(&mut self, times: u32) -> bool {
         self.below(times) == 0
     }
 
     /// One of these.
+    #[inline]
     pub(super) fn of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u32) as usize]
     }

@@ -340,11 +340,13 @@ impl World {
     }
 
     /// Writes a field.
+    #[inline]
     pub(super) fn put<T: Copy>(&self, base: u64, offset: u32, value: T) {
         memory::write(base + u64::from(offset), value);
     }
 
     /// Reads a field.
+    #[inline]
     pub(super) fn get<T: Copy>(&self, base: u64, offset: u32) -> T {
         memory::read(base + u64::from(offset))
     }

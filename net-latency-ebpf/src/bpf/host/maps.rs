@@ -12,7 +12,7 @@ use std::{boxed::Box, cell::RefCell, vec, vec::Vec};
 
 #[cfg(test)]
 use super::Records;
-use super::{CPUS, Machine, order};
+use super::{CPUS, Machine, local, order};
 
 /// `EEXIST`, `ENOENT` and `E2BIG`, as the kernel returns them.
 const EXISTS: i32 = -17;
@@ -31,8 +31,8 @@ std::thread_local! {
 
 /// All maps of this thread are empty.
 pub(super) fn reset() {
-    STORES.with_borrow_mut(|stores| stores.iter_mut().flatten().for_each(|store| store.reset()));
-    RESERVED.with_borrow_mut(Vec::clear);
+    local(&STORES, |stores| stores.iter_mut().flatten().for_each(|store| store.reset()));
+    local(&RESERVED, Vec::clear);
 }
 
 /// A number for a static, by which each thread finds what it has in its place.
@@ -45,6 +45,7 @@ impl Place {
         Self(AtomicUsize::new(0))
     }
 
+    #[inline]
     fn number(&self) -> usize {
         let number = self.0.load(Ordering::Relaxed);
         if number != 0 {
@@ -57,9 +58,10 @@ impl Place {
         }
     }
 
+    #[inline]
     fn with<S: Storage, R>(&self, make: impl FnOnce() -> S, work: impl FnOnce(&mut S) -> R) -> R {
         let number = self.number();
-        STORES.with_borrow_mut(|stores| {
+        local(&STORES, |stores| {
             if stores.len() <= number {
                 stores.resize_with(number + 1, || None);
             }
@@ -82,6 +84,7 @@ impl<T: 'static> Entries<T> {
         Self { entries: Box::new_zeroed_slice(count), touched: Vec::new(), is_touched: vec![false; count] }
     }
 
+    #[inline]
     fn at(&mut self, index: usize) -> Option<*mut T> {
         let entry = self.entries.get_mut(index)?;
         if !self.is_touched[index] {
@@ -500,11 +503,11 @@ struct Reserved {
 
 /// Whether it is submitted or discarded.
 pub(super) fn hand_back(entry: *mut u8, is_submitted: bool) {
-    let reserved = RESERVED.with_borrow_mut(|all| {
+    let reserved = local(&RESERVED, |all| {
         let index = all.iter().position(|reserved| reserved.entry == entry);
         all.swap_remove(index.expect("what is handed back was reserved"))
     });
-    STORES.with_borrow_mut(|stores| {
+    local(&STORES, |stores| {
         let store: &mut dyn Any = &mut **stores[reserved.ring].as_mut().expect("a ring");
         let ring: &mut Ring = store.downcast_mut().expect("a ring");
         ring.entries[reserved.index].1 = is_submitted;
@@ -528,7 +531,7 @@ impl RingBuf {
             let entry = ring.entries.last_mut().map(|(words, _)| words.as_mut_ptr())?;
             Some((entry, ring.entries.len() - 1))
         })?;
-        RESERVED.with_borrow_mut(|all| all.push(Reserved { entry: entry.cast(), ring, index }));
+        local(&RESERVED, |all| all.push(Reserved { entry: entry.cast(), ring, index }));
         // SAFETY: memory for it that stays where it is until the reader takes it.
         Some(RingBufEntry(unsafe { &mut *entry.cast() }))
     }
@@ -543,7 +546,7 @@ impl RingBuf {
     /// If an entry was reserved and not handed back: no program may end so.
     #[cfg(test)]
     pub(crate) fn take(&self) -> Records {
-        RESERVED.with_borrow(|all| assert!(all.is_empty(), "an entry was not handed back"));
+        local(&RESERVED, |all| assert!(all.is_empty(), "an entry was not handed back"));
         self.place.with(Ring::default, |ring| {
             ring.bytes = 0;
             ring.entries

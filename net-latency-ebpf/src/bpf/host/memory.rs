@@ -3,7 +3,7 @@
 use core::ptr;
 use std::{cell::RefCell, vec::Vec};
 
-use super::Machine;
+use super::{Machine, local};
 
 /// Where memory begins: in the direct mapping of x86-64 kernels.
 const START: u64 = 0xffff_8881_0000_0000;
@@ -19,8 +19,8 @@ struct Memory {
 /// Objects of one size.
 struct Slab {
     size: u64,
-    /// How many were ever taken.
-    taken: u64,
+    /// Bytes of those that were ever taken.
+    used: u64,
     free: Vec<u64>,
 }
 
@@ -30,8 +30,8 @@ std::thread_local! {
 
 /// Memory for objects of N bytes each. Returns its number.
 pub fn slab(size: u64) -> usize {
-    MEMORY.with_borrow_mut(|memory| {
-        memory.slabs.push(Slab { size: size.next_multiple_of(64), taken: 0, free: Vec::new() });
+    local(&MEMORY, |memory| {
+        memory.slabs.push(Slab { size: size.next_multiple_of(64), used: 0, free: Vec::new() });
         let bytes = memory.slabs.len() * SLAB as usize;
         if memory.bytes.len() < bytes {
             memory.bytes.resize(bytes, 0);
@@ -45,27 +45,28 @@ pub fn slab(size: u64) -> usize {
 /// # Panics
 /// If the slab has no more.
 pub fn take(slab: usize) -> u64 {
-    MEMORY.with_borrow_mut(|memory| {
+    local(&MEMORY, |memory| {
         let of = &mut memory.slabs[slab];
         of.free.pop().unwrap_or_else(|| {
-            assert!((of.taken + 1) * of.size <= SLAB, "slab {slab} has no more");
-            of.taken += 1;
-            START + slab as u64 * SLAB + (of.taken - 1) * of.size
+            assert!(of.used + of.size <= SLAB, "slab {slab} has no more");
+            of.used += of.size;
+            START + slab as u64 * SLAB + of.used - of.size
         })
     })
 }
 
 /// Frees an object.
 pub fn free(address: u64) {
-    MEMORY.with_borrow_mut(|memory| memory.slabs[((address - START) / SLAB) as usize].free.push(address));
+    local(&MEMORY, |memory| memory.slabs[((address - START) / SLAB) as usize].free.push(address));
 }
 
 impl Memory {
     /// The bytes there, which are an object's.
+    #[inline]
     fn object(&mut self, address: u64, len: usize) -> &mut [u8] {
         let at = (address - START) as usize;
-        let slab = &self.slabs[at / SLAB as usize];
-        assert!((at + len) as u64 % SLAB <= slab.taken * slab.size, "an object that was taken");
+        let used = self.slabs[at / SLAB as usize].used as usize;
+        assert!(at % SLAB as usize + len <= used, "an object that was taken");
         &mut self.bytes[at..at + len]
     }
 }
@@ -74,8 +75,9 @@ impl Memory {
 ///
 /// # Panics
 /// If there is no such memory.
+#[inline]
 pub fn write<T: Copy>(address: u64, value: T) {
-    MEMORY.with_borrow_mut(|memory| {
+    local(&MEMORY, |memory| {
         let bytes = memory.object(address, size_of::<T>());
         // SAFETY: there is room for it, at any alignment.
         unsafe { bytes.as_mut_ptr().cast::<T>().write_unaligned(value) };
@@ -85,13 +87,13 @@ pub fn write<T: Copy>(address: u64, value: T) {
 /// Writes zeroes. Panics likewise.
 #[cfg(test)]
 pub(crate) fn clear(address: u64, len: u32) {
-    MEMORY.with_borrow_mut(|memory| memory.object(address, len as usize).fill(0));
+    local(&MEMORY, |memory| memory.object(address, len as usize).fill(0));
 }
 
 /// Copies bytes from one object to another. Panics likewise.
 #[cfg(test)]
 pub(crate) fn copy(from: u64, to: u64, len: u32) {
-    MEMORY.with_borrow_mut(|memory| {
+    local(&MEMORY, |memory| {
         let bytes = memory.object(from, len as usize).to_vec();
         memory.object(to, len as usize).copy_from_slice(&bytes);
     });
@@ -99,6 +101,7 @@ pub(crate) fn copy(from: u64, to: u64, len: u32) {
 
 /// Reads a value; zeroes where there is no memory. Any bytes have to be one.
 #[must_use]
+#[inline]
 pub fn read<T: Copy>(address: u64) -> T {
     let mut value = core::mem::MaybeUninit::<T>::zeroed();
     // SAFETY: there is room for it, and it is written.
@@ -109,18 +112,19 @@ pub fn read<T: Copy>(address: u64) -> T {
 }
 
 pub(super) fn reset() {
-    MEMORY.with_borrow_mut(|memory| {
+    local(&MEMORY, |memory| {
         let Memory { bytes, slabs } = memory;
         // Only objects are written to.
         for (slab, start) in slabs.drain(..).zip((0..).step_by(SLAB as usize)) {
-            bytes[start..start + (slab.taken * slab.size) as usize].fill(0);
+            bytes[start..start + slab.used as usize].fill(0);
         }
     });
 }
 
+#[inline]
 pub(crate) unsafe fn read_kernel(to: *mut u8, len: u32, from: *const u8) {
     let len = len as usize;
-    MEMORY.with_borrow(|memory| {
+    local(&MEMORY, |memory| {
         let at = (from as u64).wrapping_sub(START) as usize;
         let bytes = at.checked_add(len).and_then(|end| memory.bytes.get(at..end));
         // SAFETY: the caller has room for `len` bytes.

@@ -7,9 +7,9 @@ mod maps;
 pub mod memory;
 pub(crate) mod order;
 
-use std::cell::RefCell;
 #[cfg(test)]
 use std::vec::Vec;
+use std::{cell::RefCell, thread::LocalKey};
 
 pub(crate) use aya_ebpf_macros::map;
 pub(crate) use maps::{
@@ -77,8 +77,9 @@ impl Machine {
     }
 
     /// Does something with this thread's.
+    #[inline]
     pub fn with<R>(work: impl FnOnce(&mut Self) -> R) -> R {
-        MACHINE.with_borrow_mut(work)
+        local(&MACHINE, work)
     }
 
     /// This thread's machine is as new: its maps are empty, and all its memory is free.
@@ -91,6 +92,13 @@ impl Machine {
 
 std::thread_local! {
     static MACHINE: RefCell<Machine> = const { RefCell::new(Machine::new()) };
+}
+
+/// Does something with this thread's own. As `LocalKey::with_borrow_mut`, which no optimizer sees through in small parts of a crate, and
+/// here it is called some thousand times for each history.
+#[inline]
+fn local<T, R>(own: &'static LocalKey<RefCell<T>>, work: impl FnOnce(&mut T) -> R) -> R {
+    own.try_with(|own| work(&mut own.borrow_mut())).expect("the thread runs")
 }
 
 /// Records that a ring buffer's reader has not taken: their bytes, as words.
@@ -106,6 +114,7 @@ pub(crate) fn of_type<T: Copy>(records: &Records) -> Vec<T> {
 }
 
 /// Now. Each look is later than the one before, so that a time tells which look it is of.
+#[inline]
 pub(crate) fn now() -> u64 {
     Machine::with(|machine| {
         machine.clock += 1;
@@ -113,11 +122,13 @@ pub(crate) fn now() -> u64 {
     })
 }
 
+#[inline]
 pub(crate) fn cpu() -> u32 {
     Machine::with(|machine| machine.cpu as u32)
 }
 
 /// A random number (xorshift).
+#[inline]
 pub(crate) fn random() -> u32 {
     Machine::with(|machine| {
         machine.random ^= machine.random << 13;
@@ -127,10 +138,12 @@ pub(crate) fn random() -> u32 {
     })
 }
 
+#[inline]
 pub(crate) fn current_ids() -> u64 {
     Machine::with(|machine| machine.ids)
 }
 
+#[inline]
 pub(crate) fn current_task() -> *const u8 {
     Machine::with(|machine| machine.task as *const u8)
 }
@@ -157,6 +170,7 @@ pub(crate) fn current_cgroup() -> u64 {
 }
 
 /// The word of 32 bits that is N bytes within the offsets.
+#[inline]
 pub(crate) fn offset(at: usize) -> u32 {
     Machine::with(|machine| {
         // SAFETY: a struct of such words.
@@ -165,6 +179,7 @@ pub(crate) fn offset(at: usize) -> u32 {
 }
 
 /// The setting that this picks.
+#[inline]
 pub(crate) fn setting<T>(pick: fn(&Settings) -> T) -> T {
     Machine::with(|machine| pick(&machine.settings))
 }

@@ -9,6 +9,7 @@ pub(super) use model::{change, found, share_head};
 use crate::bpf::entry;
 
 /// Reads a value that others may write, once.
+#[inline]
 pub(crate) fn load<T>(from: *const T) -> T {
     // SAFETY: in a map's entry, or what is put there: words, of which any copy is as good.
     let value = unsafe { from.read_volatile() };
@@ -18,6 +19,7 @@ pub(crate) fn load<T>(from: *const T) -> T {
 }
 
 /// Returns the pointer; reads by it come after the read of the word that `loaded` gives.
+#[inline]
 pub(crate) fn after<T>(pointer: *mut T, _loaded: impl FnOnce() -> u64) -> *mut T {
     #[cfg(test)]
     if is_running() {
@@ -28,18 +30,21 @@ pub(crate) fn after<T>(pointer: *mut T, _loaded: impl FnOnce() -> u64) -> *mut T
 }
 
 /// All that was read and written before is so before what follows is.
+#[inline]
 pub(crate) fn in_order(_word: *mut u64) {
     #[cfg(test)]
     model::hold(Barrier::InOrder);
 }
 
 /// [`in_order`] between reads alone.
+#[inline]
 pub(crate) fn read_before(_word: *mut u64) {
     #[cfg(test)]
     model::hold(Barrier::ReadBefore);
 }
 
 /// Adds to a word after all that was read and written before, and before all that follows.
+#[inline]
 pub(crate) fn add_in_order(word: *mut u64, more: u64) {
     #[cfg(test)]
     model::add(word, more);
@@ -47,6 +52,7 @@ pub(crate) fn add_in_order(word: *mut u64, more: u64) {
 }
 
 /// Writes a word after all that was read and written before, and before all that follows.
+#[inline]
 pub(crate) fn write_in_order(word: *mut u64, value: u64) {
     #[cfg(test)]
     model::hold(Barrier::Write);
@@ -152,9 +158,10 @@ mod model {
         (other.join().expect("it ends"), here)
     }
 
-    /// Whether a model runs.
+    /// Whether a model runs. Of most accesses none does.
+    #[inline]
     pub(crate) fn is_running() -> bool {
-        IS_RUNNING.get()
+        IS_RUNNING.try_with(Cell::get).expect("the thread runs")
     }
 
     /// Other CPUs may read and write this value, each word of it by itself. It is what it is now at first.
@@ -186,6 +193,7 @@ mod model {
     }
 
     /// The barrier holds back what follows, unless the test is to do without it. Other CPUs may work before a full one.
+    #[inline]
     pub(super) fn hold(barrier: Barrier) {
         if is_running() && WITHOUT.get() != Some(barrier) {
             match barrier {
@@ -201,13 +209,16 @@ mod model {
 
     /// The words of a value that are shared.
     fn shared<T>(value: *const T) -> Vec<(usize, Rc<AtomicU64>)> {
-        let words = if is_running() { size_of::<T>() / size_of::<u64>() } else { 0 };
         let word = |number| Some((number, word(value.cast::<u64>().wrapping_add(number).addr())?));
-        (0..words).filter_map(word).collect()
+        (0..size_of::<T>() / size_of::<u64>()).filter_map(word).collect()
     }
 
     /// What this CPU may see of a value in place of what is there.
+    #[inline]
     pub(super) fn load<T>(from: *const T, mut value: T) -> T {
+        if !is_running() {
+            return value;
+        }
         for (number, word) in shared(from) {
             let seen = step(|| word.load(Ordering::Relaxed));
             // SAFETY: a word of the value, which has no padding.
@@ -217,7 +228,11 @@ mod model {
     }
 
     /// This CPU has just written a value: others see each word of it some time from now on.
+    #[inline]
     pub(crate) fn wrote<T>(value: *const T) {
+        if !is_running() {
+            return;
+        }
         // SAFETY: as in `load`. All of it before another CPU goes on.
         let read = |number| unsafe { value.cast::<u64>().add(number).read_unaligned() };
         let words: Vec<_> = shared(value).into_iter().map(|(number, word)| (word, read(number))).collect();
@@ -226,7 +241,11 @@ mod model {
         }
     }
 
+    #[inline]
     pub(super) fn add(at: *mut u64, more: u64) {
+        if !is_running() {
+            return;
+        }
         hold(Barrier::Add);
         for (_, word) in shared(at) {
             step(|| word.fetch_add(more, Ordering::Relaxed));
@@ -234,6 +253,7 @@ mod model {
         hold(Barrier::Add);
     }
 
+    #[inline]
     fn head(map: usize, key: &[u8]) -> Option<Rc<AtomicU64>> {
         if is_running() { HEADS.with_borrow(|heads| heads.get(&(map, key.into())).cloned()) } else { None }
     }
