@@ -15,7 +15,7 @@ use super::{
         truth::{Call, Hook},
         world::{Skb, World, hook, skb as hooked, sock},
     },
-    Out, Then, renumber,
+    Out, Then, renumber, seq,
     truth::{Driven, Packet, Source},
 };
 
@@ -43,8 +43,12 @@ impl Out {
         match then {
             Then::Kept => self.kept.push((skb, call)),
             Then::Dropped => self.drop(world, skb),
-            Then::Freed => self.drive(world, skb, call),
+            Then::Freed => {
+                leave(world, skb);
+                self.drive(world, skb, call);
+            }
             Then::Tunnelled => {
+                leave(world, skb);
                 begin_driver(world, skb, Some(call));
                 world.put(skb.address, offsets.sk_buff_dev, device);
                 if world.choice.one_in(2) {
@@ -59,6 +63,7 @@ impl Out {
                 end_driver(world, skb, None);
             }
             Then::Loops => {
+                leave(world, skb);
                 begin_driver(world, skb, Some(call));
                 // `skb_orphan`.
                 world.put(skb.address, offsets.sk_buff_sk, 0_u64);
@@ -136,6 +141,19 @@ impl Out {
     }
 }
 
+/// A device gets an skb, which may be a piece of its packet, or a copy of one.
+pub(super) fn leave(world: &mut World, skb: Skb) {
+    let seq = seq(world, skb);
+    let packet = &mut world.truth.out.packets[skb.packet];
+    if packet.protocol == IPPROTO_TCP {
+        let begins = packet.ends.first.wrapping_add(packet.start as u32);
+        let each = packet.len.div_ceil(packet.segs.into()).max(1);
+        let piece = 1_u32.checked_shl(seq.wrapping_sub(begins) / each).unwrap_or(0);
+        packet.pieces &= !piece;
+        packet.is_out |= packet.pieces == 0;
+    }
+}
+
 /// A driver gets an skb, which stands for the skb that was queued by that call.
 fn begin_driver(world: &mut World, skb: Skb, queued: Option<usize>) {
     if is_fine() {
@@ -143,9 +161,6 @@ fn begin_driver(world: &mut World, skb: Skb, queued: Option<usize>) {
         let device: u64 = world.get(skb.address, world.offsets.sk_buff_dev);
         let is_unqueued = world.unqueued.contains(&device);
         let out = &mut world.truth.out;
-        let packet = &mut out.packets[skb.packet];
-        packet.pieces = packet.pieces.saturating_sub(1);
-        packet.is_out |= packet.pieces == 0;
         if let Some(queued) = queued {
             // Of a tunnel's skb and the one below it, the latter.
             out.driven.retain(|other| other.queued != queued);

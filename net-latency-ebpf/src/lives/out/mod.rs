@@ -241,12 +241,19 @@ fn is_known_here(source: Source) -> bool {
     }
 }
 
+/// Where the number of its first byte is in what TCP sends.
+fn number_at(world: &World, skb: Skb) -> u64 {
+    let transport: u16 = world.get(skb.address, world.offsets.sk_buff_transport_header);
+    skb.head + u64::from(transport) + 4
+}
+
+fn seq(world: &World, skb: Skb) -> u32 {
+    u32::from_be(memory::read(number_at(world, skb)))
+}
+
 /// The bytes of a piece begin so much later than those of what it is made of.
 fn renumber(world: &World, piece: Skb, by: u32) {
-    let transport: u16 = world.get(piece.address, world.offsets.sk_buff_transport_header);
-    let at = piece.head + u64::from(transport) + 4;
-    let seq = u32::from_be(memory::read(at));
-    memory::write(at, seq.wrapping_add(by).to_be());
+    memory::write(number_at(world, piece), seq(world, piece).wrapping_add(by).to_be());
 }
 
 impl Out {
@@ -298,7 +305,12 @@ impl Out {
                 self.run_as(world, Who::Softirq);
                 if !self.kept.is_empty() {
                     let (skb, queued) = self.kept.remove(usize::from(which) % self.kept.len());
-                    if drops { self.drop(world, skb) } else { self.drive(world, skb, queued) }
+                    if drops {
+                        self.drop(world, skb);
+                    } else {
+                        device::leave(world, skb);
+                        self.drive(world, skb, queued);
+                    }
                 }
             }
         }
@@ -513,7 +525,7 @@ impl Out {
             let source = packet.source;
             world.truth.out.goes_on(source, None);
         }
-        world.truth.out.packets[skb.packet].pieces = segs;
+        world.truth.out.packets[skb.packet].pieces = (1 << segs) - 1;
         let each = len.div_ceil(segs.into());
         let offsets = world.offsets;
         let all: u32 = world.get(skb.address, offsets.sk_buff_len);

@@ -52,8 +52,8 @@ pub(in crate::lives) struct Packet {
     pub(in crate::lives) lines: u32,
     /// Whether a tunnel has wrapped it up.
     pub(in crate::lives) is_wrapped: bool,
-    /// How many pieces of it no driver has got yet, if it was cut up.
-    pub(in crate::lives) pieces: u16,
+    /// Pieces of it that no driver has got yet, a bit for each, if it was cut up.
+    pub(in crate::lives) pieces: u32,
     /// Whether a driver has got it, or a copy of it.
     pub(in crate::lives) is_out: bool,
     /// Whether an skb of it was dropped.
