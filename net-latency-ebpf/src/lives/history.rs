@@ -577,7 +577,7 @@ impl Run {
         let result = self.check().and_then(|lines| {
             let World { journeys, departures, truth, .. } = &self.world;
             // What MPTCP takes, it says by other functions.
-            let is_whole = self.has_room && !self.multipath;
+            let is_whole = self.is_plain && !self.multipath;
             journeys.iter().try_for_each(|looks| journeys::check(&self.world, looks, is_whole))?;
             departures.iter().try_for_each(|departures| departures.check(truth))?;
             self.check_end().map(|()| lines)

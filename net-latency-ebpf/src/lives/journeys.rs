@@ -6,8 +6,8 @@ use std::{format, string::String, vec::Vec};
 use net_latency_common::{
     Direction, IPPROTO_TCP, IPPROTO_UDP,
     journey::{
-        CONTEXT_PROCESS, JourneyRow, JourneyStart, PLACE_COPY, PLACE_TAKEN, ROW_QUEUED, ROW_READ,
-        ROW_UNWATCHED,
+        CONTEXT_PROCESS, JourneyRow, JourneyStart, PLACE_COPY, PLACE_SWITCH, PLACE_TAKEN, PLACE_WAKING,
+        ROW_QUEUED, ROW_READ, ROW_UNWATCHED,
     },
 };
 
@@ -28,6 +28,12 @@ pub(super) const FUNCTION: u64 = 0xffff_ffff_8100_0000;
 pub(super) enum About {
     /// A packet.
     Packet(usize),
+    /// A packet that may come to a socket's queue.
+    Queued(usize),
+    /// That thread, which is woken.
+    Woken(u32),
+    /// That thread, which gets a CPU.
+    Running(u32),
     /// What a call takes that reads.
     Call(usize),
     /// What is copied out of an skb that began with that packet: the bytes of a connection from the second number to the third.
@@ -40,6 +46,8 @@ pub(super) struct Looks {
     from: u64,
     to: u64,
     about: About,
+    /// Process and thread of the task.
+    ids: u64,
 }
 
 impl World {
@@ -92,10 +100,17 @@ impl World {
     /// Runs a program of `journey`, if packets are followed.
     pub(super) fn journey(&mut self, about: About, program: impl FnOnce()) {
         let Some(looks) = &mut self.journeys else { return };
-        let from = Machine::with(|machine| machine.clock);
+        let (from, ids) = Machine::with(|machine| (machine.clock, machine.ids));
         program();
         let to = Machine::with(|machine| machine.clock);
-        looks.push(Looks { from, to, about });
+        looks.push(Looks { from, to, about, ids });
+    }
+
+    /// The same where the kernel may skip it, as [`World::call`] has it.
+    pub(super) fn journey_at_kprobe(&mut self, about: About, program: impl FnOnce()) {
+        if self.journeys.is_some() && !self.skips_kprobe() {
+            self.journey(about, program);
+        }
     }
 }
 
@@ -110,9 +125,7 @@ pub(super) fn check(world: &World, looks: &[Looks], is_whole: bool) -> Result<()
     for start in &starts {
         let mine: Vec<_> = rows.iter().filter(|row| row.id == start.id && !contradicts(row, start)).collect();
         let about = |row: &JourneyRow| -> Result<About, String> {
-            let index = looks.partition_point(|looks| looks.to < row.at);
-            let its = looks.get(index).filter(|looks| looks.from < row.at);
-            its.map(|looks| looks.about).ok_or_else(|| format!("{row:?} is of no program"))
+            place_of(looks, row).map(|index| looks[index].about).ok_or(format!("{row:?} is of no program"))
         };
         let first = mine.first().ok_or_else(|| format!("{start:?} has no row"))?;
         let About::Packet(packet) = about(first)? else {
@@ -124,7 +137,9 @@ pub(super) fn check(world: &World, looks: &[Looks], is_whole: bool) -> Result<()
         let has_copies = truth.has_copies_of(its.connection);
         for row in &mine {
             let is_true = match about(row)? {
-                About::Packet(other) => other == packet,
+                About::Packet(other) | About::Queued(other) => other == packet,
+                About::Woken(_) => row.place == PLACE_WAKING,
+                About::Running(_) => row.place == PLACE_SWITCH,
                 About::Call(call) => truth.reads.iter().any(|read| {
                     let is_its = has_copies || read.packet == packet;
                     is_its && read.call == call && (read.start..read.end).contains(&its.start)
@@ -138,6 +153,8 @@ pub(super) fn check(world: &World, looks: &[Looks], is_whole: bool) -> Result<()
                 return Err(format!("journey of packet {packet} has {row:?} about {:?}", about(row)));
             }
         }
+        check_schedule(looks, &mine, packet, is_whole)
+            .map_err(|wrong| format!("journey of packet {packet}: {wrong}"))?;
         let read = truth.reads.iter().find(|read| read.packet == packet && read.start == its.start);
         let is_copied = read.is_some_and(|read| !read.is_late);
         // What is cut goes on in skbs of its own.
@@ -167,6 +184,47 @@ pub(super) fn check(world: &World, looks: &[Looks], is_whole: bool) -> Result<()
         }
         _ => Ok(()),
     }
+}
+
+/// The program that looked at the clock for a row.
+fn place_of(looks: &[Looks], row: &JourneyRow) -> Option<usize> {
+    let index = looks.partition_point(|looks| looks.to < row.at);
+    looks.get(index).is_some_and(|looks| looks.from < row.at).then_some(index)
+}
+
+/// Whether what rows say of a packet's readers is so: each was woken last, of what it read the packet by, behind the first time that the
+/// packet came to its socket, and then got a CPU. If all rows are there, whether they say it of all that were woken when it waited.
+fn check_schedule(
+    looks: &[Looks],
+    rows: &[&JourneyRow],
+    packet: usize,
+    is_whole: bool,
+) -> Result<(), String> {
+    let is_about = |about: About| move |index: &usize| looks[*index].about == about;
+    let all = |place: u64| rows.iter().filter(move |row| row.place == place);
+    let places = |place: u64| all(place).filter_map(|row| place_of(looks, row)).collect::<Vec<_>>();
+    let [woken, running] = [PLACE_WAKING, PLACE_SWITCH].map(places);
+    let (mut its_woken, mut its_running) = (Vec::new(), Vec::new());
+    for row in rows.iter().filter(|row| row.flags & ROW_READ != 0) {
+        let read = place_of(looks, row).ok_or("read by no program")?;
+        let thread = looks[read].ids as u32;
+        let mut queued = (0..read).filter(is_about(About::Queued(packet)));
+        let Some(first) = queued.next() else { continue };
+        let last = queued.next_back().unwrap_or(first);
+        let Some(waking) = (first..read).rev().find(is_about(About::Woken(thread))) else { continue };
+        let switch = (waking..read).find(is_about(About::Running(thread)));
+        if is_whole
+            && waking > last
+            && (!woken.contains(&waking) || !switch.is_none_or(|it| running.contains(&it)))
+        {
+            return Err(format!("not all says that its reader was woken, {:?}: {rows:#?}", looks[waking]));
+        }
+        its_woken.push(waking);
+        its_running.extend(switch);
+    }
+    let of_others = woken.iter().find(|it| !its_woken.contains(it));
+    let of_others = of_others.or_else(|| running.iter().find(|it| !its_running.contains(it)));
+    of_others.map_or(Ok(()), |index| Err(format!("{:?} is not its reader's: {rows:#?}", looks[*index])))
 }
 
 /// Whether a journey says what the packet that arrived had in its headers.

@@ -4,6 +4,7 @@ use std::vec::Vec;
 
 use super::{
     choice::Choice,
+    journeys::About,
     processes::Processes,
     reader_truth::What,
     truth::Hook,
@@ -11,7 +12,11 @@ use super::{
 };
 use crate::{
     bpf::host::{CPUS, Machine},
-    kernel::{memory::Memory, task::Thread},
+    journey::schedule,
+    kernel::{
+        memory::{Memory, Probed},
+        task::Thread,
+    },
     readers,
 };
 
@@ -94,7 +99,9 @@ impl OfKernel {
             Step::Wake { task: number } => {
                 let woken = world.tasks[task(number)];
                 let call = hook!(world, Hook::Other, task(number), readers::woken(hooked(woken)));
-                world.truth.scheduled.note(woken.ids as u32, What::Woken, call);
+                let thread = woken.ids as u32;
+                world.truth.scheduled.note(thread, What::Woken, call);
+                world.journey(About::Woken(thread), || schedule::waking::<Probed>(hooked(woken)));
             }
             Step::Switch { cpu, task: number, from } => {
                 let before = match from {
@@ -107,7 +114,9 @@ impl OfKernel {
                 let call =
                     hook!(world, Hook::Other, task(number), readers::switched(hooked(before), hooked(next)));
                 world.truth.scheduled.loses(cpu, before.ids, call);
-                world.truth.scheduled.note(next.ids as u32, What::Running { cpu }, call);
+                let thread = next.ids as u32;
+                world.truth.scheduled.note(thread, What::Running { cpu }, call);
+                world.journey(About::Running(thread), || schedule::switched::<Probed>(hooked(next)));
             }
             Step::Displace { cpu, task: number } => {
                 let before = world.tasks[task(number)];
@@ -116,6 +125,8 @@ impl OfKernel {
                 let call =
                     hook!(world, Hook::Other, task(number), readers::switched(hooked(before), hooked(next)));
                 world.truth.scheduled.loses(cpu, before.ids, call);
+                let about = About::Running(next.ids as u32);
+                world.journey(about, || schedule::switched::<Probed>(hooked(next)));
             }
         }
     }

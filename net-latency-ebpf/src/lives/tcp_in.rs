@@ -188,7 +188,7 @@ impl Connection {
     /// `tcp_v4_do_rcv` and its like, `tcp_add_backlog`: a journey goes on there.
     fn follow(&self, world: &mut World, skb: Skb) {
         let program = || queue::received(sock::<Probed>(self.sk), hooked(skb), FUNCTION);
-        world.journey(About::Packet(skb.packet), program);
+        world.journey(About::Queued(skb.packet), program);
     }
 
     /// `skb_copy_datagram_iovec`, of an skb that has its socket (`skb_set_owner_r`).

@@ -439,7 +439,8 @@ impl Udp {
             let call = hook!(world, Hook::Other, skb.packet, udp::enqueued(sock(sk), hooked(skb)));
             world.truth.calls[call].result
         };
-        world.journey(About::Packet(skb.packet), || heads::enqueued(hooked::<Probed>(skb), FUNCTION));
+        let program = || heads::enqueued(hooked::<Probed>(skb), FUNCTION);
+        world.journey_at_kprobe(About::Queued(skb.packet), program);
         let is_lite = PLACES[number].is_lite;
         let is_followed = !is_lite && matches!(result, None | Some(Counter::DroppedIn));
         if !is_lite {

@@ -351,6 +351,11 @@ impl World {
         memory::read(base + u64::from(offset))
     }
 
+    /// Whether the kernel skips a kprobe that is hit while another one runs on its CPU (`kprobe_ftrace_handler`); tracepoints it does not.
+    pub(super) fn skips_kprobe(&mut self) -> bool {
+        !self.kernel.is_direct && self.skips != 0 && self.choice.one_in(self.skips)
+    }
+
     /// Runs the program of a hook.
     pub(super) fn call(
         &mut self,
@@ -359,10 +364,8 @@ impl World {
         program: impl FnOnce() -> counters::HookResult,
     ) -> usize {
         let (from, ids, cpu) = Machine::with(|machine| (machine.clock, machine.ids, machine.cpu));
-        // The kernel skips a kprobe that is hit while another one runs on its CPU (`kprobe_ftrace_handler`); tracepoints it does not.
-        let is_kprobe = !self.kernel.is_direct
-            && matches!(hook, Hook::Ip | Hook::Tcp | Hook::Udp | Hook::Forwarded | Hook::Written);
-        let is_skipped = is_kprobe && self.skips != 0 && self.choice.one_in(self.skips);
+        let is_kprobe = matches!(hook, Hook::Ip | Hook::Tcp | Hook::Udp | Hook::Forwarded | Hook::Written);
+        let is_skipped = is_kprobe && self.skips_kprobe();
         let result = if is_skipped { Ok(()) } else { program() };
         if let Err(counter) = result {
             counters::one(counter);
