@@ -33,11 +33,12 @@ const WELL_ABOVE: u128 = 4;
 /// ([`Noise::others_before`]).
 const BUSY_PERCENT: u64 = 50;
 const BUSY_NS: u128 = 3_000_000;
-/// Less than that is usual then, whatever others wait for, ns; and from [`SHARED_PERCENT`] on of a process that works.
+/// Less than that is usual then, whatever others wait for, ns.
 const LEAST_BUSY_NS: u128 = 1_000_000;
-const SHARED_PERCENT: u64 = 25;
-/// Then a process may work for so long on an answer, ns, and is not slow: it would be faster alone.
+/// Then a process may work for so long on an answer, ns, and is not slow: it would be faster alone. From [`SHARED_PERCENT`] on that grows
+/// from [`LEAST_BUSY_NS`].
 const WORK_NS: u128 = 20_000_000;
+const SHARED_PERCENT: u64 = 25;
 /// From here on the load says no more about the others that wait.
 const BUSIEST_PERCENT: u64 = 90;
 /// The most that counts as noise if others have the same, ns: of times that grow with the load, and of all others.
@@ -212,13 +213,11 @@ impl Worked {
         self.on_ns.saturating_mul(2) >= self.service_ns
     }
 
-    /// Whether it was on a CPU for longer than it waited for one, and than it slept; or for most of the time in which it waits for no
-    /// answer of others, if it slept no longer than these took.
+    /// Whether it was on a CPU for most of the time in which it waits for no answer of others, and slept no longer than these took.
     fn works(self) -> bool {
         let slept_ns = self.service_ns.saturating_sub(self.on_ns).saturating_sub(self.waited_ns);
         let others_ns = self.service_ns.saturating_sub(self.own_ns);
-        self.on_ns >= self.waited_ns.max(slept_ns)
-            || self.on_ns.saturating_mul(2) >= self.own_ns && slept_ns <= others_ns
+        self.is_most() || self.on_ns.saturating_mul(2) >= self.own_ns && slept_ns <= others_ns
     }
 
     /// Whether it neither was on a CPU nor waited for one for most of the time.
@@ -239,13 +238,16 @@ pub(super) fn worked(service: &Service, model: &Model) -> Option<Worked> {
         return None;
     }
     let count = service.answers.count();
-    let own_ns = service.answers.sum_of(Item::Service) / count.max(1);
     let did = &service.did;
     if did.known >= LEAST_ANSWERS && did.is_of_most() {
         let [on_ns, waited_ns, slept_ns] =
             [did.on_ns, did.waited_ns, did.slept_ns].map(|sum| sum / did.known);
         // Of those alone: the others may be longer ones.
         let service_ns = on_ns.saturating_add(waited_ns).saturating_add(slept_ns);
+        // An answer takes longer than the work for it where its request waits behind others that came with it.
+        let [own, asked] = [Item::Service, Item::Asked].map(|item| u128::from(service.answers.sum_of(item)));
+        let share = u128::from(service_ns) * own / (own + asked).max(1);
+        let own_ns = u64::try_from(share).unwrap_or(service_ns);
         return Some(Worked { on_ns, waited_ns, service_ns, own_ns, is_of_answers: true });
     }
     let ran = model.machine.ran.get(&service.processes().pid()?)?;
@@ -254,7 +256,8 @@ pub(super) fn worked(service: &Service, model: &Model) -> Option<Worked> {
     if model.services.iter().filter(is_server).count() > 1 {
         return None;
     }
-    let [on_ns, waited_ns] = [ran.on_ns, ran.waited_ns].map(|sum| sum / count);
+    let own_ns = service.answers.sum_of(Item::Service);
+    let [on_ns, waited_ns, own_ns] = [ran.on_ns, ran.waited_ns, own_ns].map(|sum| sum / count);
     Some(Worked { on_ns, waited_ns, service_ns: own_ns, own_ns, is_of_answers: false })
 }
 
@@ -280,6 +283,8 @@ pub(super) struct Noise {
     /// Whether those that were on a CPU for most of the time that they took to answer are what makes the CPUs busy: then that is no excuse
     /// for them.
     is_of_working: bool,
+    /// Processes with more of their kind than have places, which accept in time: they fork for each connection, and its bytes wait for that.
+    forking: Vec<u32>,
 }
 
 /// What an item takes on average in one service of a process, ns.
@@ -321,7 +326,13 @@ impl Noise {
             model.machine.capacity_ns.zip(busy_percent).map(|(all, busy)| u128::from(all) * u128::from(busy));
         let is_of_working = busy.is_some_and(|busy| by_working * 200 >= busy);
         let worked = worked.into_iter().map(|(service, worked)| (service.pid, worked)).collect();
-        Self { known, busy_percent, worked, is_of_working }
+        let is_forking = |service: &&Service| {
+            let wait_ns = service.answers.sum_of(Item::Wait);
+            let is_accepted = model.listening.of(service).is_none_or(|queues| queues.waited_ns * 2 < wait_ns);
+            service.is_of_several && is_accepted
+        };
+        let forking = model.services.iter().filter(is_forking).map(|service| service.pid).collect();
+        Self { known, busy_percent, worked, is_of_working, forking }
     }
 
     /// The longest mean of all but one, in order; `of` says which are one.
@@ -359,6 +370,18 @@ impl Noise {
         u128::from((load * 50 / (100 - load)).max(100))
     }
 
+    /// For how long a process may work on an answer, ns.
+    fn usual_work(&self) -> u128 {
+        const BUSIER: u128 = (BUSY_PERCENT - SHARED_PERCENT) as u128;
+        match self.busy_percent.unwrap_or(0) {
+            BUSY_PERCENT.. => WORK_NS * self.others_before() / 100,
+            percent @ SHARED_PERCENT.. => {
+                LEAST_BUSY_NS + (WORK_NS - LEAST_BUSY_NS) * u128::from(percent - SHARED_PERCENT) / BUSIER
+            }
+            _ => 0,
+        }
+    }
+
     /// Whether that is well above it.
     fn is_below(&self, suspect: &Suspect<'_>, pid: u32) -> bool {
         let item = suspect.item;
@@ -374,16 +397,18 @@ impl Noise {
             item if item.is_of_cpu() && is_busy => median.min(MOST_ALIKE_NS),
             _ => median.min(LEAST_ALIKE_NS),
         };
-        let is_shared = self.busy_percent.is_some_and(|percent| percent >= SHARED_PERCENT);
         let busier = |ns: u128| ns * self.others_before() / 100;
         let works_less = |(_, worked): &(u32, Worked)| u128::from(worked.on_ns) < suspect.mean;
         let usual = match item {
             // It has to share its CPU.
-            Item::Service if is_shared && self.did(pid, Worked::works) => match is_busy {
-                _ if self.is_of_working => 0,
-                true => busier(WORK_NS),
-                false => LEAST_BUSY_NS,
-            },
+            Item::Service if self.did(pid, Worked::works) => {
+                if self.is_of_working {
+                    0
+                } else {
+                    self.usual_work()
+                }
+            }
+            Item::Wait if self.forking.contains(&pid) => self.usual_work(),
             _ if !is_busy => 0,
             Item::Service if self.did(pid, Worked::sleeps) => BUSY_NS,
             Item::Service => busier(BUSY_NS),

@@ -423,17 +423,19 @@ fn who_waits_for_others_is_not_blamed_for_its_answers() {
 #[test]
 fn work_on_busy_cpus_is_usual_of_who_waits_for_others_too() {
     let backend = Times { service: 8 * MS, ..USUAL };
-    let is_found = |waited: u64, asleep: u64| {
+    let is_found = |on: u64, waited: u64, asleep: u64| {
         let mut traffic = gateway(100, backend, 10 * MS);
-        traffic.served = Served::of((9 + waited + asleep) * MS, (waited + asleep) * MS, asleep * MS, 0);
+        traffic.served = Served::of((on + waited + asleep) * MS, (waited + asleep) * MS, asleep * MS, 0);
         let mut model = traffic.model();
         model.set_machine(Machine { busy_percent: Some(85), ..Machine::default() });
         let verdict = judge(&model, None);
         faults(&verdict).iter().any(|finding| finding.pid == 100)
     };
-    assert!(!is_found(7, 2));
+    assert!(!is_found(9, 7, 2));
     // It sleeps for longer than the others take.
-    assert!(is_found(0, 12));
+    assert!(is_found(9, 0, 12));
+    // Two requests wait for each other.
+    assert!(!is_found(4, 2, 3));
 }
 
 #[test]

@@ -200,14 +200,39 @@ fn who_works_shares_its_cpu() {
         model.set_machine(busy(percent));
         told(&judge(&model, None)).len()
     };
-    let parts = [800 * US, 100 * US, 0];
-    assert_eq!([10, 40, 60].map(|percent| found(900 * US, parts, percent)), [1, 0, 0]);
-    let parts = [1_700 * US, 100 * US, 0];
-    assert_eq!([10, 40, 60].map(|percent| found(1_800 * US, parts, percent)), [1, 1, 0]);
-    // A request waits for those that came with it, too.
-    assert_eq!(found(8 * MS, [1_600 * US, 1_400 * US, MS], 67), 0);
-    assert_eq!(found(8 * MS, [1_600 * US, 1_800 * US, MS], 67), 1, "it waits for longer than it works");
-    assert_eq!(found(8 * MS, [1_600 * US, 1_000 * US, 2 * MS], 67), 1, "it sleeps for longer");
+    for (service, expected) in [
+        (900 * US, [1, 0, 0, 0, 0]),
+        (3 * MS, [1, 1, 0, 0, 0]),
+        (18 * MS, [1, 1, 1, 0, 0]),
+        (50 * MS, [1; 5]),
+    ] {
+        let parts = [service - 100 * US, 100 * US, 0];
+        assert_eq!([10, 26, 40, 49, 60].map(|percent| found(service, parts, percent)), expected, "{service}");
+    }
+    assert_eq!(found(18 * MS, [4 * MS, MS, 13 * MS], 60), 1, "it sleeps");
+}
+
+/// Its bytes wait until the process is there that reads them.
+#[test]
+fn who_forks_for_each_connection_works_before_it_reads() {
+    let late = Times { wait: 9 * MS, ..USUAL };
+    let mut traffic = Traffic::default();
+    (201..240).for_each(|pid| traffic.server(Who { pid, name: "httpd", port: ORDERS.port }, 3, late, late));
+    let found = |percent: u64, late_ns: u64| {
+        let mut model = traffic.model();
+        model.set_machine(busy(percent));
+        model.set_listening(accepted(117, late_ns));
+        told(&judge(&model, None)).into_iter().map(|(cause, ..)| cause).collect::<Vec<_>>()
+    };
+    assert_eq!(found(20, 0), [Cause::ReaderLate]);
+    assert_eq!(found(60, MS), []);
+    assert_eq!(found(60, 8 * MS), [Cause::AcceptLate]);
+    // One process that reads late does not.
+    let mut traffic = Traffic::default();
+    traffic.server(ORDERS, 117, late, late);
+    let mut model = traffic.model();
+    model.set_machine(busy(60));
+    assert_eq!(told(&judge(&model, None)), [(Cause::ReaderLate, ORDERS.pid, Direction::In)]);
 }
 
 /// A thread for each answer that needs a CPU for 50 ms, on CPUs that it or others use.
