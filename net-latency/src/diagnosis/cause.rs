@@ -25,6 +25,10 @@ named! {
         /// An answer that came late, with the ACK: the wire, or the peer's application.
         PeerAnswer "peer-answer",
         SoftirqLate "softirq-late",
+        /// Its rules, mostly: what takes long in IP.
+        Netfilter "netfilter",
+        /// Before they get to a socket.
+        PacketDrop "packet-drop",
         SocketDrop "socket-drop",
         Retransmission "retransmission",
         Application "application",
@@ -41,7 +45,8 @@ impl Cause {
     /// That of what takes longest.
     pub(super) fn of(item: Item, protocol: Protocol) -> Self {
         match item {
-            Item::DrvIp | Item::IpTransport | Item::TransportIp | Item::IpDrv => Self::SoftirqLate,
+            Item::DrvIp => Self::SoftirqLate,
+            Item::IpTransport | Item::TransportIp | Item::IpDrv => Self::Netfilter,
             Item::Socket => Self::SocketWait,
             Item::Gap => Self::MissingBytes,
             Item::Wait | Item::Copy => Self::ReaderLate,

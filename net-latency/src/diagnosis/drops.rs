@@ -1,4 +1,4 @@
-//! Services whose sockets or accept queues drop what they get, and where else the kernel drops packets.
+//! Services whose sockets or accept queues drop what they get, or whose packets the kernel drops elsewhere.
 
 use std::{cmp::Reverse, ptr};
 
@@ -54,9 +54,6 @@ pub(super) fn is_dropped_by_peer(service: &Service, found: &[Finding], model: &M
 
 /// The services whose sockets drop much of what they get, and the machine for drops of unknown sockets.
 pub(super) fn socket_drops(losses: &Losses, model: &Model) -> Vec<Finding> {
-    let is_much = |dropped: u64, seen: u64| {
-        dropped >= LEAST_DROPPED && dropped.saturating_mul(100) >= seen.saturating_mul(LEAST_DROPPED_PERCENT)
-    };
     let mut left = losses.counters.get(Counter::DroppedIn);
     let all = model.packets[Direction::In as usize].saturating_add(left);
     let mut found = Vec::new();
@@ -110,6 +107,52 @@ pub(super) fn socket_drops(losses: &Losses, model: &Model) -> Vec<Finding> {
         found.push(drop_finding(left, all));
     }
     found
+}
+
+/// The services of which much is dropped before it gets to a socket, unless `found` has its effects: with these the places are told.
+pub(super) fn packet_drops(model: &Model, found: &[Finding]) -> Vec<Finding> {
+    let mut told: Vec<(Protocol, u16)> = Vec::new();
+    let is_effect = |finding: &&Finding| {
+        matches!(finding.cause, Cause::Retransmission | Cause::Unanswered | Cause::Qdisc)
+    };
+    for finding in found.iter().filter(is_effect) {
+        told.extend(finding.who.iter().chain(&finding.also).map(|who| (who.protocol, who.port)));
+    }
+    let mut all = Vec::new();
+    // A service before its clients.
+    let mut services: Vec<_> = model.services.iter().collect();
+    services.sort_by_key(|service| service.is_client);
+    for service in services {
+        let of = (service.protocol, service.port);
+        if told.contains(&of) {
+            continue;
+        }
+        told.push(of);
+        let is_its = |drop: &&Dropped| (drop.protocol, drop.port) == of && drop.is_before_sockets();
+        let dropped: u64 = model.drops.iter().filter(is_its).map(|drop| drop.count).sum();
+        let ends = model.services.iter().filter(|other| (other.protocol, other.port) == of);
+        let seen: u64 = ends.flat_map(|end| &end.sides).map(|side| side.packets).sum();
+        let seen = seen.saturating_add(dropped);
+        if is_much(dropped, seen) {
+            let cause = Cause::PacketDrop;
+            all.push(Finding {
+                who: Some(Who::of(service, Direction::In)),
+                packets: seen,
+                affected: dropped,
+                confidence: if dropped >= MANY { Confidence::High } else { Confidence::Medium },
+                evidence: places(model, service),
+                next: words::next(cause, Item::Socket, service),
+                weight: u128::from(dropped) * LOST_NS,
+                pid: service.pid,
+                ..words::finding(cause, Item::Socket)
+            });
+        }
+    }
+    all
+}
+
+fn is_much(dropped: u64, seen: u64) -> bool {
+    dropped >= LEAST_DROPPED && dropped.saturating_mul(100) >= seen.saturating_mul(LEAST_DROPPED_PERCENT)
 }
 
 /// Whether it threw so many handshakes away that it matters.

@@ -10,7 +10,7 @@ use net_latency_common::Direction;
 use super::{
     answers::Answers,
     cause::Cause,
-    drops::{overflows, socket_drops},
+    drops::{overflows, packet_drops, socket_drops},
     finding::{Confidence, Finding, Seen, ServiceAnswers, Verdict, Who},
     item::Item,
     judge::{Judge, Judgement},
@@ -60,6 +60,7 @@ pub(crate) fn judge(model: &Model, losses: Option<&Losses>) -> Verdict {
     if !judge.is_lossy() {
         findings.extend(unanswered(model, &findings));
     }
+    findings.extend(packet_drops(model, &findings));
     findings.extend(cpu_short(model, judge.noise(), &findings));
     findings.sort_by_key(|finding| Reverse(finding.expected_ns()));
     let (first, last) = model.span.unwrap_or_default();

@@ -96,12 +96,11 @@ pub(super) fn sentence(cause: Cause, item: Item, device: &str) -> String {
         Cause::PeerAnswer => {
             "answers come late: the peer's application or the wire, which can't be told apart from here"
         }
-        Cause::SoftirqLate if item == Item::DrvIp => {
-            "packets waited for a softirq: a busy CPU, or a full backlog"
-        }
-        Cause::SoftirqLate => {
+        Cause::SoftirqLate => "packets waited for a softirq: a busy CPU, or a full backlog",
+        Cause::Netfilter => {
             "packets take long in IP: netfilter's rules, routing, the neighbour's address, or a softirq in between"
         }
+        Cause::PacketDrop => "the kernel drops packets before they get to a socket",
         Cause::SocketDrop => SOCKET_DROP,
         Cause::Retransmission if item == Item::Connect => {
             "connections open late: SYNs, or the answers to them, are lost, and TCP sends them again after a second or more"
@@ -189,8 +188,9 @@ pub(super) fn brief(cause: Cause, item: Item) -> &'static str {
         Cause::Network if item == Item::Connect => "connections open slowly",
         Cause::Network => "the wire or the peer is slow",
         Cause::PeerAnswer => "the peer or the wire answers late",
-        Cause::SoftirqLate if item == Item::DrvIp => "packets wait for a softirq",
-        Cause::SoftirqLate => "packets take long in IP",
+        Cause::SoftirqLate => "packets wait for a softirq",
+        Cause::Netfilter => "packets take long in IP",
+        Cause::PacketDrop => "packets are dropped before they get to a socket",
         Cause::SocketDrop => "sockets drop packets",
         Cause::Retransmission if item == Item::Connect => "SYNs or their answers are lost",
         Cause::Retransmission => "TCP sends packets again",
@@ -221,12 +221,16 @@ pub(super) fn within(cause: Cause, item: Item) -> &'static str {
         Cause::Network | Cause::Retransmission if item == Item::Connect => "opening the connection",
         Cause::Network => "on the wire",
         Cause::PeerAnswer => "on the wire or at the peer",
-        Cause::SoftirqLate if item == Item::DrvIp => "waiting for a softirq",
-        Cause::SoftirqLate => "in IP",
+        Cause::SoftirqLate => "waiting for a softirq",
+        Cause::Netfilter => "in IP",
         Cause::Application if item == Item::Wait => "while the process is busy with other requests",
         Cause::Application => "in the application",
         Cause::CpuQuota => "held back by its CPU quota",
-        Cause::SocketDrop | Cause::Retransmission | Cause::CpuShort | Cause::Unanswered => brief(cause, item),
+        Cause::SocketDrop
+        | Cause::PacketDrop
+        | Cause::Retransmission
+        | Cause::CpuShort
+        | Cause::Unanswered => brief(cause, item),
     }
 }
 
@@ -511,13 +515,13 @@ pub(super) fn next(cause: Cause, item: Item, service: &Service) -> String {
         Cause::Network | Cause::PeerAnswer => sockets(),
         Cause::SocketWait => format!("sudo net-latency diagnose{of_process} --port {port}"),
         Cause::SocketDrop => inside(service, "nstat -az UdpRcvbufErrors"),
-        Cause::SoftirqLate if item == Item::DrvIp => "mpstat -P ALL 1 5".to_owned(),
-        Cause::SoftirqLate | Cause::UdpHeld | Cause::ReaderLate | Cause::Application => {
+        Cause::SoftirqLate => "mpstat -P ALL 1 5".to_owned(),
+        Cause::Netfilter | Cause::UdpHeld | Cause::ReaderLate | Cause::Application => {
             format!("sudo net-latency journey{of_process} --port {port} --slower 1ms")
         }
         Cause::CpuQuota => "systemd-cgtop".to_owned(),
         Cause::CpuShort => "top -d 1".to_owned(),
-        Cause::Unanswered => format!("sudo net-latency journey --drops --port {port}"),
+        Cause::Unanswered | Cause::PacketDrop => format!("sudo net-latency journey --drops --port {port}"),
     }
 }
 

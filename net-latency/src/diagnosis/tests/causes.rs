@@ -346,6 +346,45 @@ fn losses_lower_the_confidence_and_drops_at_sockets_are_a_cause() {
     assert_eq!(causes(10), [Cause::CpuWait, Cause::SocketDrop]);
 }
 
+/// Where only the server is on this machine, and a rule drops some of what comes for it.
+#[test]
+fn what_is_dropped_before_a_socket_is_told_unless_its_effects_are() {
+    let drop = |port, count, reason: &str| Dropped {
+        protocol: Protocol::Tcp,
+        port,
+        count,
+        function: Some("nft_do_chain".to_owned()),
+        reason: Some(reason.to_owned()),
+    };
+    let found = |traffic: &Traffic, drops: Vec<Dropped>| {
+        let mut model = traffic.model();
+        model.set_drops(drops);
+        let verdict = judge(&model, None);
+        let of = |finding: &&Finding| (finding.cause, finding.pid, finding.affected, finding.packets);
+        let all: Vec<_> = faults(&verdict).iter().map(of).collect();
+        (all, shown(&verdict))
+    };
+    let mut traffic = Traffic::default();
+    traffic.server(ORDERS, 300, USUAL, USUAL);
+    let netfilter = |count| vec![drop(ORDERS.port, count, "NETFILTER_DROP"), drop(53, 90, "NETFILTER_DROP")];
+    let (all, text) = found(&traffic, netfilter(40));
+    assert_eq!(all, [(Cause::PacketDrop, ORDERS.pid, 40, 640)], "{text}");
+    let said = "orders, PID 101, tcp port 8001, in: packets are dropped before they get to a socket, 40 of 640 packets\n";
+    assert!(text.starts_with(said), "{text}");
+    assert!(
+        text.contains("40 packets of tcp port 8001 were dropped in nft_do_chain, reason NETFILTER_DROP"),
+        "{text}"
+    );
+    // Few, and what sockets drop, which is told by their own counts.
+    assert_eq!(found(&traffic, netfilter(9)).0, []);
+    assert_eq!(found(&traffic, vec![drop(ORDERS.port, 40, "SOCKET_RCVBUFF")]).0, []);
+    // What TCP sends again has the places.
+    let again = with_retransmissions(traffic, 0, 0);
+    let (all, text) = found(&again, netfilter(40));
+    assert_eq!(all.iter().map(|(cause, ..)| *cause).collect::<Vec<_>>(), [Cause::Retransmission], "{text}");
+    assert!(text.contains("reason NETFILTER_DROP"), "{text}");
+}
+
 #[test]
 fn drops_are_their_sockets() {
     let mut traffic = Traffic::default();

@@ -301,10 +301,10 @@ const FAULTS: [Fault; 10] = [
     (Cause::CpuWait, Direction::In, |times| &mut times.cpu),
     (Cause::MissingBytes, Direction::In, |times| &mut times.gap),
     (Cause::SoftirqLate, Direction::In, |times| &mut times.drv_ip),
-    (Cause::SoftirqLate, Direction::In, |times| &mut times.ip_tcp),
+    (Cause::Netfilter, Direction::In, |times| &mut times.ip_tcp),
     (Cause::TcpHeld, Direction::Out, |times| &mut times.app_tcp),
-    (Cause::SoftirqLate, Direction::Out, |times| &mut times.tcp_ip),
-    (Cause::SoftirqLate, Direction::Out, |times| &mut times.ip_drv),
+    (Cause::Netfilter, Direction::Out, |times| &mut times.tcp_ip),
+    (Cause::Netfilter, Direction::Out, |times| &mut times.ip_drv),
     (Cause::Qdisc, Direction::Out, |times| &mut times.qdisc),
 ];
 

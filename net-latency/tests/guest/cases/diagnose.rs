@@ -12,7 +12,10 @@ use serde_json::Value;
 use super::Case;
 use crate::{
     ftrace,
-    net::{Path, Version, counter, drop_port},
+    net::{
+        Hook, Path, Version, counter, drop_port, queue_port,
+        verdicts::{Manner, Verdicts},
+    },
     peers::{CLIENT, Pair, Peer, SERVER},
     tool::{Backend, Launch, Outcome, Scratch, Sink, Tool},
 };
@@ -31,6 +34,8 @@ pub(crate) const CASES: &[Case] = &[
     ("diagnose_finds_a_slow_application", slow_application),
     ("diagnose_finds_a_socket_that_drops", socket_drops),
     ("diagnose_says_where_requests_are_dropped", requests_dropped),
+    ("diagnose_finds_drops_before_a_socket", drops_before_a_socket),
+    ("diagnose_finds_netfilter", netfilter),
     ("diagnose_blames_nobody_in_a_healthy_system", healthy),
     ("diagnose_ends_by_duration_as_text", text),
 ];
@@ -350,8 +355,57 @@ fn requests_dropped(backend: Backend) -> Result<()> {
     let verdict = verdict(&outcome)?;
     let said = said_of(&verdict, client.pid())?;
     ensure!(said == [("unanswered".to_owned(), "out".to_owned())], outcome.fault(&verdict, []));
+    expect_place(&outcome, &verdict, PORT, DROPPED)
+}
+
+/// Only the server is seen, and a rule drops what comes for it.
+fn drops_before_a_socket(backend: Backend) -> Result<()> {
+    const PORT: u16 = 7_054;
+    const DROPPED: u64 = 40;
+    let path = Path::veth(Version::V4)?;
+    let (near, far) = path.addresses();
+    let mut client = path.near(|| Peer::spawn(CLIENT))?;
+    let mut server = path.far(|| Peer::spawn(SERVER))?;
+    server.ask(&format!("udp bind {far} {PORT}"))?;
+    client.ask(&format!("udp bind {near}"))?;
+    let tool = start_at(PORT, THRESHOLD, backend, &["--pid", &server.pid().to_string()])?;
+    server.tell("udp echo 2")?;
+    client.ask(&format!("udp request-to {far}:{PORT} 2 100"))?;
+    server.answer()?;
+    path.far(|| drop_port(PORT))?;
+    client.ask(&format!("udp send-to {far}:{PORT} {DROPPED} 100"))?;
+    let outcome = tool.stop()?;
+    let verdict = verdict(&outcome)?;
+    let said = said_of(&verdict, server.pid())?;
+    ensure!(said == [("packet-drop".to_owned(), "in".to_owned())], outcome.fault(&verdict, []));
+    ensure!(verdict["findings"][0]["affected"] == DROPPED, outcome.fault(&verdict, []));
+    expect_place(&outcome, &verdict, PORT, DROPPED)
+}
+
+/// A rule has a program judge each packet for the server, which takes its time.
+fn netfilter(backend: Backend) -> Result<()> {
+    const QUEUE: u16 = 9;
+    // Each of their packets waits.
+    const FEW: u32 = 15;
+    let path = Path::veth(Version::V4)?;
+    let mut pair = connect(&path)?;
+    let manner = Manner { takes_whole: true, every: 1, delay: FAULT, grows_by: 0 };
+    let verdicts = path.far(|| {
+        let verdicts = Verdicts::start(QUEUE, manner)?;
+        queue_port(Hook::In, pair.far.port(), QUEUE)?;
+        Ok(verdicts)
+    })?;
+    let tool = start(backend, &pair, &[])?;
+    pair.converse(FEW, 200)?;
+    expect(tool, &pair, &[], &[("netfilter", "in")])?;
+    ensure!(verdicts.finish()? >= FEW.into(), "fewer packets were judged than there were requests");
+    Ok(())
+}
+
+/// That the first finding says where so many packets of that port were dropped by a rule.
+fn expect_place(outcome: &Outcome, verdict: &Value, port: u16, dropped: u64) -> Result<()> {
     let evidence = verdict["findings"][0]["evidence"].as_array().context("no evidence")?;
-    let start = format!("{DROPPED} packets of udp port {PORT} were dropped in n");
+    let start = format!("{dropped} packets of udp port {port} were dropped in n");
     let place = evidence.iter().filter_map(Value::as_str).find(|line| line.starts_with(&start));
     let place = place.with_context(|| outcome.fault(format_args!("not where: {verdict}"), []))?;
     // Linux 5.17 was the first with reasons, and 6.11 gave the function another name.
