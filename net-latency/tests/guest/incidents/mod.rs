@@ -47,6 +47,8 @@ pub(crate) enum Fault {
     Spins,
     /// It writes each answer by two calls, which Nagle's rule keeps apart.
     Halves,
+    /// A rule of netfilter's has a program judge what it gets, which takes its time.
+    Judges,
     /// Its device holds packets back.
     Queue,
     /// The way back to it takes long.
@@ -93,13 +95,14 @@ const MOST_SERVICES: usize = 4;
 const STRENGTHS: [u64; 3] = [2, 10, 50];
 
 impl Fault {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::ReadsLate,
         Self::AcceptsLate,
         Self::LosesCpu,
         Self::Works,
         Self::Spins,
         Self::Halves,
+        Self::Judges,
         Self::Queue,
         Self::Wire,
         Self::Reorder,
@@ -127,6 +130,7 @@ impl Fault {
             Self::LosesCpu => ("cpu-wait", Dir::In),
             Self::Works | Self::Spins => ("application", Dir::Out),
             Self::Halves => ("nagle", Dir::Out),
+            Self::Judges => ("netfilter", Dir::In),
             Self::Queue => ("qdisc", Dir::Out),
             Self::Wire => ("network", Dir::Out),
             Self::Reorder => ("missing-bytes", Dir::In),
@@ -163,6 +167,8 @@ impl Fault {
             Self::Queue | Self::Wire | Self::Reorder | Self::SlowReader | Self::SlowStart | Self::Loss => {
                 &[Where::Links]
             }
+            // The host of the service alone.
+            Self::Judges => &[Where::Links, Where::Bridges],
             _ => &[Where::OneHost, Where::Links, Where::Bridges],
         }
     }

@@ -18,7 +18,10 @@ use serde_json::Value;
 
 use super::{Fault, Incident, MOST_SERVICES};
 use crate::{
-    net::{Path, Version, destination_nat},
+    net::{
+        Hook, Path, Version, destination_nat, queue_port,
+        verdicts::{Manner as Verdict, Verdicts},
+    },
     peers::Peer,
     process::{PATIENCE, until},
     tool::Scratch,
@@ -179,6 +182,7 @@ pub(super) struct System {
 
 struct Service {
     peer: Peer,
+    _judge: Option<Verdicts>,
     /// Its namespaces and links live as long.
     _path: Path,
 }
@@ -253,7 +257,8 @@ impl System {
                     tenants.push(crowd);
                 }
             }
-            services.push(Service { peer, _path: path });
+            let judge = (fault == Fault::Judges && is_hit).then(|| judge(&path, port, ms)).transpose()?;
+            services.push(Service { peer, _judge: judge, _path: path });
         }
         let address: IpAddr = host.addresses().1;
         let mut gateways = vec![gateway];
@@ -386,6 +391,17 @@ fn pin(peer: &Peer) -> Result<()> {
     cpus.set(processors()? - 1)?;
     let pid = Pid::from_raw(peer.pid().try_into()?);
     Ok(sched_setaffinity(pid, &cpus)?)
+}
+
+/// A program that judges what comes for that port, each packet for so long, ms.
+fn judge(path: &Path, port: u16, ms: u64) -> Result<Verdicts> {
+    const QUEUE: u16 = 7;
+    let delay = Duration::from_millis(ms);
+    path.far(|| {
+        let judge = Verdicts::start(QUEUE, Verdict { takes_whole: true, every: 1, delay, grows_by: 0 })?;
+        queue_port(Hook::In, port, QUEUE)?;
+        Ok(judge)
+    })
 }
 
 /// Gives a link its fault.
