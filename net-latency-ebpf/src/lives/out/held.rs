@@ -290,7 +290,7 @@ fn runs(changes: &[Change], life: usize, until: u64) -> Vec<Run> {
     runs
 }
 
-/// For how long of the time from `app` on it was that reason, at most. A short time of something else counts; and when the kernel's clock
+/// For how long of the time from `app` on it was that reason at a stretch, at most. A short time of something else counts; and when the kernel's clock
 /// began, no hook has seen: what was there before counts too.
 fn longest(runs: &[Run], reason: Held, app: u64) -> u64 {
     let mut longest = 0;
@@ -323,7 +323,9 @@ pub(in crate::lives) fn check(world: &World, line: &PacketRecord, life: usize) -
     let only = named.next().filter(|run| is_due(run) && named.next().is_none());
     let due = last.or(only).and_then(|run| run.reason);
     let is_missing = due.is_some() && due != said && !world.truth.out.is_limited;
-    if is_missing || said.is_some_and(|reason| longest(&runs, reason, app) < half) {
+    let all =
+        |reason| runs.iter().filter(|run| run.reason == Some(reason)).map(|run| run.since(app)).sum::<u64>();
+    if is_missing || said.is_some_and(|reason| longest(&runs, reason, app).max(all(reason)) < half) {
         return Err(format!("held by {said:?} from {app} to {transport}, and not by {due:?}: {runs:?}"));
     }
     Ok(())

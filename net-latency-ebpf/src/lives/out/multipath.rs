@@ -73,7 +73,9 @@ impl Out {
         if !is_softirq {
             hook!(world, Hook::Other, s, tcp::multipath::pushes(sock(sk)));
         }
-        for _ in 0..world.choice.below(4) {
+        // `mptcp_subflow_active`: none gets any behind its FIN.
+        let most = if self.senders[s].is_open() { 4 } else { 1 };
+        for _ in 0..world.choice.below(most) {
             let Some(whole) = &self.senders[s].whole else { return };
             // `__mptcp_retrans` gives some again that the peer may not have.
             let from = if world.choice.one_in(16) {

@@ -992,6 +992,11 @@ impl Sender {
         }
     }
 
+    /// Whether it is connected, and has sent no FIN.
+    pub(super) fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
     /// The queue's first skb that was not sent, as hooks find it.
     fn first_unsent(&self, world: &World) -> Option<First> {
         const PREV: u32 = 8;
