@@ -331,16 +331,23 @@ fn socket_drops(backend: Backend) -> Result<()> {
     Ok(())
 }
 
-/// A rule drops some requests, and the count is the rule's: those that were sent meanwhile.
-fn requests_dropped(backend: Backend) -> Result<()> {
-    const PORT: u16 = 7_053;
-    const DROPPED: u64 = 4;
+/// A client and a server of datagrams at that port, each in a namespace.
+fn prepare_datagrams(port: u16) -> Result<(Path, Peer, Peer)> {
     let path = Path::veth(Version::V4)?;
     let (near, far) = path.addresses();
     let mut client = path.near(|| Peer::spawn(CLIENT))?;
     let mut server = path.far(|| Peer::spawn(SERVER))?;
-    server.ask(&format!("udp bind {far} {PORT}"))?;
+    server.ask(&format!("udp bind {far} {port}"))?;
     client.ask(&format!("udp bind {near}"))?;
+    Ok((path, client, server))
+}
+
+/// A rule drops some requests, and the count is the rule's: those that were sent meanwhile.
+fn requests_dropped(backend: Backend) -> Result<()> {
+    const PORT: u16 = 7_053;
+    const DROPPED: u64 = 4;
+    let (path, mut client, mut server) = prepare_datagrams(PORT)?;
+    let far = path.addresses().1;
     let tool = start_at(PORT, THRESHOLD, backend, &[])?;
     server.tell("udp echo 2")?;
     client.ask(&format!("udp request-to {far}:{PORT} 2 100"))?;
@@ -362,12 +369,8 @@ fn requests_dropped(backend: Backend) -> Result<()> {
 fn drops_before_a_socket(backend: Backend) -> Result<()> {
     const PORT: u16 = 7_054;
     const DROPPED: u64 = 40;
-    let path = Path::veth(Version::V4)?;
-    let (near, far) = path.addresses();
-    let mut client = path.near(|| Peer::spawn(CLIENT))?;
-    let mut server = path.far(|| Peer::spawn(SERVER))?;
-    server.ask(&format!("udp bind {far} {PORT}"))?;
-    client.ask(&format!("udp bind {near}"))?;
+    let (path, mut client, mut server) = prepare_datagrams(PORT)?;
+    let far = path.addresses().1;
     let tool = start_at(PORT, THRESHOLD, backend, &["--pid", &server.pid().to_string()])?;
     server.tell("udp echo 2")?;
     client.ask(&format!("udp request-to {far}:{PORT} 2 100"))?;
