@@ -351,7 +351,7 @@ impl<'a> Judge<'a> {
     fn queues(&self, service: &Service, wait: Suspect<'_>) -> Option<&Queues> {
         let whole = wait.slow.map_or(wait.sum, |_| service.answers.sum_of(Item::Wait).into());
         let queues = self.model.listening.of(service)?;
-        (wait.item == Item::Wait && u128::from(queues.waited_ns) * 2 >= whole).then_some(queues)
+        (wait.item == Item::Wait && queues.is_most_of(whole)).then_some(queues)
     }
 
     /// Whether ACKs that nothing held back, or handshakes, take half of the time that the answers take, or more.

@@ -31,6 +31,11 @@ pub(super) struct Queues {
 }
 
 impl Queues {
+    /// Whether half of a wait of so long, ns, or more was spent here.
+    pub(super) fn is_most_of(&self, wait_ns: u128) -> bool {
+        u128::from(self.waited_ns) * 2 >= wait_ns
+    }
+
     /// The service that listens at that port.
     pub(super) fn who(&self, port: u16) -> Who {
         let name = self.process.split(|byte| *byte == 0).next().filter(|name| !name.is_empty());

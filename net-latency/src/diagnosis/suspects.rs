@@ -327,9 +327,9 @@ impl Noise {
         let is_of_working = busy.is_some_and(|busy| by_working * 200 >= busy);
         let worked = worked.into_iter().map(|(service, worked)| (service.pid, worked)).collect();
         let is_forking = |service: &&Service| {
-            let wait_ns = service.answers.sum_of(Item::Wait);
-            let is_accepted = model.listening.of(service).is_none_or(|queues| queues.waited_ns * 2 < wait_ns);
-            service.is_of_several && is_accepted
+            let wait_ns = service.answers.sum_of(Item::Wait).into();
+            let queues = model.listening.of(service);
+            service.is_of_several && !queues.is_some_and(|queues| queues.is_most_of(wait_ns))
         };
         let forking = model.services.iter().filter(is_forking).map(|service| service.pid).collect();
         Self { known, busy_percent, worked, is_of_working, forking }
