@@ -36,6 +36,10 @@ const OLD: u64 = 1_000_000_000;
 pub(crate) trait Entry {
     /// When it came, ns of `CLOCK_MONOTONIC`, or about.
     fn came(&self) -> u64;
+
+    /// There was another one with its key, which is gone. It is said here: had the finder to look at a value, the verifier would go through
+    /// all that follows once for each.
+    fn lost_twin(&self) {}
 }
 
 /// A slot. Its fields are read and written by pointer only: several CPUs do so at a time.
@@ -63,8 +67,6 @@ pub(crate) struct Found<T> {
     spilled: *mut u64,
     /// The slot, which the finder alone holds; null if the entry is in the map.
     slot: *mut Slot<T>,
-    /// Whether there were two, one of which is gone.
-    pub(crate) is_twin: bool,
 }
 
 /// The array, with 2 to the power of `BITS` pairs, alone: an entry that finds no slot is not kept.
@@ -382,7 +384,7 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
             return None;
         }
         let entry = self.map.get_ptr_mut(key)?;
-        Some(Found { entry, key, spilled: Slots::spilled(slots), slot: ptr::null_mut(), is_twin: false })
+        Some(Found { entry, key, spilled: Slots::spilled(slots), slot: ptr::null_mut() })
     }
 
     /// [`Self::find`], for an entry in a slot only.
@@ -399,21 +401,16 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
         }
         // If both have it, it is the second.
         let first = Slots::slot(slots, 0);
-        let is_twin = Slot::key(first) == key && slot != first && self.clear_twin(first, key);
         // SAFETY: within a map's entry.
         let entry = unsafe { &raw mut (*slot).entry };
-        Some(Found { entry, key, spilled: Slots::spilled(slots), slot, is_twin })
-    }
-
-    /// Two CPUs may have put an entry with the same key in at the same moment: then neither is known to be the one that counts.
-    #[inline(always)]
-    fn clear_twin(&self, slot: *mut Slot<T>, key: u64) -> bool {
-        let is_twin = Slot::hold(slot, key);
-        if is_twin {
-            Slot::clear(slot);
+        // Two CPUs may have put an entry with the same key in at the same moment: then neither is known to be the one that counts.
+        if Slot::key(first) == key && slot != first && Slot::hold(first, key) {
+            Slot::clear(first);
             counters::both(Counter::Taken, Counter::DroppedIn);
+            // SAFETY: the slot is the caller's, and so is its entry.
+            unsafe { (*entry).lost_twin() };
         }
-        is_twin
+        Some(Found { entry, key, spilled: Slots::spilled(slots), slot })
     }
 
     /// The found entry stays.
@@ -549,7 +546,7 @@ impl<T: 'static, const BITS: u32> Table<T, BITS> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::HashMap, vec::Vec};
+    use std::{cell::Cell, collections::HashMap, vec::Vec};
 
     use super::*;
     use crate::bpf::Machine;
@@ -568,6 +565,15 @@ mod tests {
         fn came(&self) -> u64 {
             arch::load(&raw const self.came)
         }
+
+        fn lost_twin(&self) {
+            TWINS.set(TWINS.get() + 1);
+        }
+    }
+
+    std::thread_local! {
+        /// Twins that this thread has found.
+        static TWINS: Cell<u64> = const { Cell::new(0) };
     }
 
     static SLOTS: Array<Slots<Thing>> = Array::with_max_entries(1 << BITS, 0);
@@ -637,7 +643,7 @@ mod tests {
                             expected.get(&key).copied()
                         );
                         let Some(found) = found else { continue };
-                        assert!(!found.is_twin && (found.spilled_key() == 0) == TABLE.has_slot(key));
+                        assert!(TWINS.get() == 0 && (found.spilled_key() == 0) == TABLE.has_slot(key));
                         match way {
                             5 => assert!(TABLE.remove(&found)),
                             6 => TABLE.evict(&found),
@@ -739,12 +745,13 @@ mod tests {
 
         /// Takes what has the key out, if it is there. How many: its twin, too.
         fn take(key: u64) -> u64 {
+            TWINS.set(0);
             let Some(found) = TABLE.find(key) else { return 0 };
             let is_its = is_of(found.entry, key);
             let was_evicted = found.spilled_key() != 0 && !TABLE.has_spilled(key, 0);
             let taken = u64::from(!was_evicted && TABLE.remove(&found));
             assert!(taken == 0 || is_its, "another's entry");
-            taken + u64::from(found.is_twin)
+            taken + TWINS.get()
         }
 
         /// What is left, and nothing else.

@@ -256,10 +256,22 @@ pub(crate) fn number(address: u64) -> u64 {
     negated(address).wrapping_neg()
 }
 
-/// 1 unless the number is 0. By arithmetic, of which the compiler makes no branch.
+/// 1 unless the number is 0. By arithmetic, of which the compiler makes no branch: of a shift that it sees and what is multiplied by it, it
+/// does.
 #[inline(always)]
 pub(crate) fn is_nonzero(number: u64) -> u64 {
-    (number | negated(number)) >> (u64::BITS - 1)
+    let top = number | negated(number);
+    #[cfg(target_arch = "bpf")]
+    {
+        let mut bit = top;
+        // SAFETY: changes the register only.
+        unsafe { core::arch::asm!("{0} >>= 63", inout(reg) bit, options(nomem, nostack, pure)) };
+        bit
+    }
+    #[cfg(not(target_arch = "bpf"))]
+    {
+        top >> (u64::BITS - 1)
+    }
 }
 
 /// The number, hidden from the compiler: what a loop computes from it is computed there, each time anew, and not kept on the stack.

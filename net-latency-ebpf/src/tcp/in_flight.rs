@@ -20,7 +20,7 @@ use net_latency_common::{
 
 use super::{
     connection::{self, Connection},
-    steps::{BATCH, DONE, MORE, repeat},
+    steps::{DONE, MORE, RUN, batch, repeat},
 };
 use crate::{
     bpf::{Array, entry::Field, map, now},
@@ -32,9 +32,6 @@ use crate::{
     kernel::{memory::Memory, sequence::before, skb::Skb, socket::Socket},
     slots::{Places, Slots},
 };
-
-/// Segments that one run of a program goes along, in batches.
-const BATCHES_PER_RUN: u32 = 512 / BATCH;
 
 /// Pairs of slots, as a power of two.
 const SLOT_BITS: u32 = 13;
@@ -93,9 +90,8 @@ pub(super) struct InFlight {
 fn key(socket: u64, seq: u32) -> u64 {
     // Another odd constant with bits all over.
     const SECOND: u64 = 0xc2b2_ae3d_27d4_eb4f;
-    let mixed = socket.wrapping_mul(SPREAD).rotate_left(32) ^ u64::from(seq).wrapping_mul(SECOND);
-    // 0 is no key.
-    if mixed == 0 { 1 } else { mixed }
+    // 0 is no key. Without a branch, as in `Slots::with_key`.
+    socket.wrapping_mul(SPREAD).rotate_left(32) ^ u64::from(seq).wrapping_mul(SECOND) | 1
 }
 
 #[inline(always)]
@@ -104,7 +100,7 @@ fn find(key: u64, socket: u64) -> Option<&'static Waiting> {
     // SAFETY: entries are preallocated and never unmapped while a program runs. What changes are fields; who may change which:
     // see the module's head.
     let line = unsafe { &*line };
-    // Two segments have the same key once in 2^64.
+    // Two segments have the same key once in 2^63.
     (line.socket.get() == socket).then_some(line)
 }
 
@@ -253,15 +249,13 @@ pub(super) fn sent_again(connection: &Connection, seq: u32, len: u32, by_timer: 
     chain.again_state.set(if by_timer { SENT_AGAIN | SENT_BY_TIMER } else { SENT_AGAIN });
     chain.again_cursor.set(chain.oldest.get());
     let address = connection.address.get();
-    repeat(BATCHES_PER_RUN, || again_batch(address));
+    repeat(RUN, || again_batch(address));
 }
 
-/// A batch of steps along the segments of the socket at `address`, up to those that are sent again.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn again_batch(address: u64) -> u32 {
-    repeat(BATCH, || again_step(address))
-}
+batch!(
+    /// Steps along the segments of the socket at `address`, up to those that are sent again.
+    again_batch = again_step(address: u64)
+);
 
 /// One step along the segments of the socket at `address`.
 #[unsafe(no_mangle)]
@@ -326,16 +320,14 @@ pub(super) fn give_up(connection: &Connection) {
 fn finish(address: u64, acked: u64) {
     // Nearly always there is one.
     if finish_step(address, acked) == MORE {
-        repeat(BATCHES_PER_RUN, || finish_batch(address, acked));
+        repeat(RUN, || finish_batch(address, acked));
     }
 }
 
-/// A batch of steps along the segments of the socket at `address`.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn finish_batch(address: u64, acked: u64) -> u32 {
-    repeat(BATCH, || finish_step(address, acked))
-}
+batch!(
+    /// Steps along the segments of the socket at `address`.
+    finish_batch = finish_step(address: u64, acked: u64)
+);
 
 /// One step along the segments of the socket at `address`: the oldest one gets its line.
 #[unsafe(no_mangle)]
@@ -408,16 +400,14 @@ pub fn backlogged<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     chain.backlog_until.set(ack);
     chain.backlog_at.set(now());
     let address = connection.address.get();
-    repeat(BATCHES_PER_RUN, || backlog_batch(address));
+    repeat(RUN, || backlog_batch(address));
     Ok(())
 }
 
-/// A batch of steps along the segments of the socket at `address` whose ACK has come.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn backlog_batch(address: u64) -> u32 {
-    repeat(BATCH, || backlog_step(address))
-}
+batch!(
+    /// Steps along the segments of the socket at `address` whose ACK has come.
+    backlog_batch = backlog_step(address: u64)
+);
 
 /// One step along the segments of the socket at `address` whose ACK has come.
 #[unsafe(no_mangle)]

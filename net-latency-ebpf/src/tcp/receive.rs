@@ -12,7 +12,7 @@ use super::in_flight;
 use super::{
     connection::{self, Connection},
     segments::{self, Segment, SegmentKey, Waiting, Waits, segment_has_spilled},
-    steps::{BATCH, DONE, MISSED, MORE, repeat},
+    steps::{DONE, MISSED, MORE, RUN, batch, repeat},
     transmit,
 };
 use crate::{
@@ -37,13 +37,6 @@ use crate::{
     emit::ring::is_fine,
     readers::{self, Reading, UNSEEN},
 };
-
-/// Lines that one run of a program gives at most, in batches: far more than an skb can absorb. What a call takes
-/// beyond that (`tcp_read_sock` reports once for many skbs) keeps its time and comes with the next run.
-const BATCHES_PER_RUN: u32 = if cfg!(test) { 1 } else { 512 / BATCH };
-
-/// What no application takes, in batches: all of a connection's.
-const BATCHES_PER_END: u32 = segments::MOST_OF_ONE as u32 / BATCH;
 
 /// Beside the flags of a line in those of a segment: it came by a device that wasn't wanted. It is followed all
 /// the same, since the next segment begins where it ends.
@@ -329,7 +322,7 @@ pub(super) fn walk_as_far(connection: &Connection) -> HookResult {
 #[inline(always)]
 pub(super) fn forget_waiting(address: u64, is_given: bool) {
     let is_given = u32::from(is_given);
-    repeat(BATCHES_PER_END, || drop_batch(address, is_given));
+    repeat(segments::BATCHES_OF_ALL, || drop_batches(address, is_given));
 }
 
 /// A time in units of 2^20 ns, about a millisecond.
@@ -518,7 +511,7 @@ fn walk<M: Memory>(
         // Nearly always it is the only one.
         found = first();
         if found == MORE {
-            found = repeat(BATCHES_PER_RUN, || take_batch(address));
+            found = repeat(if cfg!(test) { 1 } else { RUN }, || take_batch(address));
         }
     }
     let mut result = Ok(());
@@ -610,12 +603,11 @@ fn note_complete(connection: &Connection, segment: &Segment) {
 #[inline(always)]
 fn note_complete(_: &Connection, _: &Segment) {}
 
-/// A batch of steps along the waiting segments of the socket at `address`.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn take_batch(address: u64) -> u32 {
-    repeat(BATCH, || take_step(address))
-}
+batch!(
+    /// Steps along the waiting segments of the socket at `address`. A run gives far more lines than an skb can absorb. What a call takes
+    /// beyond that (`tcp_read_sock` reports once for many skbs) keeps its time and comes with the next run of the program.
+    take_batch = take_step(address: u64)
+);
 
 /// One step along the waiting segments of the socket at `address`: the next one gets its line.
 #[unsafe(no_mangle)]
@@ -712,12 +704,14 @@ pub extern "C" fn trim_next(address: u64, skb: u64, start: u32) -> u32 {
     if segments::trim(&waiting, skb, next) { MORE } else { MISSED }
 }
 
-/// A batch of steps along the segments of the socket at `address` that no application takes, or MPTCP does (`is_given` is 1).
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn drop_batch(address: u64, is_given: u32) -> u32 {
-    repeat(BATCH, || drop_step(address, is_given))
-}
+batch!(
+    /// Steps along the segments of the socket at `address` that no application takes, or MPTCP does (`is_given` is 1).
+    drop_batch = drop_step(address: u64, is_given: u32)
+);
+batch!(
+    /// Batches of these steps.
+    drop_batches = drop_batch(address: u64, is_given: u32)
+);
 
 /// One of these steps: the next segment is forgotten.
 #[unsafe(no_mangle)]

@@ -5,7 +5,7 @@ use core::ptr;
 
 use net_latency_common::{Counter, FLAG_AMBIGUOUS, IPPROTO_TCP, SEGMENT_SIZE, hook_key};
 
-use super::steps::{BATCH, DONE, MORE, repeat};
+use super::steps::{BATCH, DONE, MORE, batch, repeat};
 use crate::{
     bpf::{
         Array, LruHashMap, PerCpuArray,
@@ -125,6 +125,9 @@ const SHARE_BITS: u32 = 12;
 /// out of order would else take them all.
 pub(super) const MOST_OF_ONE: i64 = if cfg!(feature = "skips") { 2048 } else { 8192 };
 
+/// All segments of one connection that wait, in batches of batches.
+pub(super) const BATCHES_OF_ALL: u32 = MOST_OF_ONE as u32 / (BATCH * BATCH);
+
 const _: () = assert!(size_of::<Segment>() == SEGMENT_SIZE, "the user side names the size");
 
 impl SegmentKey {
@@ -147,8 +150,8 @@ impl SegmentKey {
         const SECOND: u64 = 0xc2b2_ae3d_27d4_eb4f;
         let mixed = (self.addresses ^ seed).wrapping_mul(SPREAD).rotate_left(32)
             ^ (u64::from(self.ports()) << 32 | u64::from(self.seq)).wrapping_mul(SECOND);
-        // 0 is no segment's.
-        if mixed == 0 { 1 } else { mixed }
+        // 0 is no segment's. Without a branch, as in `Slots::with_key`.
+        mixed | 1
     }
 
     #[inline(always)]
@@ -175,6 +178,11 @@ impl Entry for Segment {
     fn came(&self) -> u64 {
         self.transport
     }
+
+    #[inline(always)]
+    fn lost_twin(&self) {
+        self.make_ambiguous();
+    }
 }
 
 impl Segment {
@@ -188,14 +196,9 @@ impl Segment {
     /// too.
     #[inline(always)]
     pub(super) fn settle_len(&self) {
-        if self.longest.get() != self.len.get() && self.is_ambiguous() {
-            self.take_longest();
+        if self.longest.get() == self.len.get() || !self.is_ambiguous() {
+            return;
         }
-    }
-
-    /// A function with a stack of its own, which is free again before the segment has its line.
-    #[inline(never)]
-    fn take_longest(&self) {
         let next = SegmentKey { seq: self.end(), ..self.key };
         if doubt(next.hash(), self.longest.get().wrapping_sub(self.len.get())) == 0 {
             self.len.set(self.longest.get());
@@ -270,11 +273,7 @@ fn entry(found: &Found<Segment>) -> &'static Segment {
 fn there(found: &Found<Segment>) -> &'static Segment {
     // SAFETY: entries are preallocated and stay mapped while a program runs, and what changes are fields. A slot's is the
     // finder's alone; whose one of the map is by now, its key tells.
-    let segment = unsafe { &*found.entry };
-    if found.is_twin {
-        segment.make_ambiguous();
-    }
-    segment
+    unsafe { &*found.entry }
 }
 
 /// Segments of a connection that wait, about.
@@ -308,7 +307,7 @@ fn checked(found: Found<Segment>, key: &SegmentKey) -> Option<Waiting> {
     if entry(&found).key == *key {
         return Some(Waiting(found));
     }
-    // One in 2^64.
+    // One in 2^63.
     Table::<Segment, SLOT_BITS>::keep(&found);
     None
 }
@@ -423,7 +422,7 @@ pub(super) fn store(start: u32, key: SegmentKey, waits: Waits) -> HookResult {
     }
 }
 
-/// A copy has come of the segment that is in this entry, or was a moment ago; one in 2^64 is no copy.
+/// A copy has come of the segment that is in this entry, or was a moment ago; one in 2^63 is no copy.
 #[inline(always)]
 fn came_again(there: *mut Segment, skb: u64, len: u32) {
     // SAFETY: entries are preallocated and stay mapped while a program runs, and what changes are fields.
@@ -518,20 +517,20 @@ pub(super) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
         (*dropped).until = header.seq.wrapping_add(len);
     }
     if forget_step() == MORE {
-        repeat(BATCHES_PER_DROP, || forget_batch());
+        repeat(BATCHES_OF_ALL, || forget_batches());
     }
     Ok(())
 }
 
-/// Segments that one skb holds at most, in batches: all of a connection's. What `tcp_try_coalesce` joins is limited by the skb's pages, but
-/// small segments are copied into the room that its first part has.
-const BATCHES_PER_DROP: u32 = MOST_OF_ONE as u32 / BATCH;
-
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn forget_batch() -> u32 {
-    repeat(BATCH, || forget_step())
-}
+batch!(
+    /// Steps along the segments that one skb holds: all of a connection's at most. What `tcp_try_coalesce` joins is limited by the skb's
+    /// pages, but small segments are copied into the room that its first part has.
+    forget_batch = forget_step()
+);
+batch!(
+    /// Batches of these steps.
+    forget_batches = forget_batch()
+);
 
 /// One step along the segments that a dropped skb holds.
 ///

@@ -19,7 +19,7 @@ use net_latency_common::{FLAG_RTO, SENT_UNQUEUED};
 
 use super::{
     connection::{self, Author, Connection},
-    steps::{BATCH, DONE, MISSED, MORE, repeat},
+    steps::{DONE, MISSED, MORE, RUN, batch, repeat},
     writes::{RESENT, Resent, WRITES, Write, WriteKey},
 };
 #[cfg(feature = "fine")]
@@ -48,10 +48,6 @@ use crate::{
     leaving::{self, Whose},
     readers,
 };
-
-/// Write calls that one transmission may step over, in batches: those whose bytes went out with the segment before. If calls have 128 bytes
-/// or more, this is all that a segment of 64 KiB holds.
-const BATCHES_PER_RUN: u32 = 512 / BATCH;
 
 /// N bytes of a call can be told from those before it: half of all sequence numbers. One that writes more is taken for one
 /// that ends there.
@@ -487,18 +483,17 @@ fn has_passed(connection: &Connection, seq: u32) -> bool {
 /// Moves the cursor of the socket at `address` to the write call that holds `seq`.
 #[inline(always)]
 fn advance(address: u64, seq: u32) -> HookResult {
-    match repeat(BATCHES_PER_RUN, || advance_batch(address, seq)) {
+    match repeat(RUN, || advance_batch(address, seq)) {
         MISSED => Err(Counter::UnmatchedOut),
         _ => Ok(()),
     }
 }
 
-/// A batch of steps along the write calls of the socket at `address`.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn advance_batch(address: u64, seq: u32) -> u32 {
-    repeat(BATCH, || advance_step(address, seq))
-}
+batch!(
+    /// Steps along the write calls of the socket at `address`: those whose bytes went out with the segment before. If calls have 128
+    /// bytes or more, a run is all that a segment of 64 KiB holds.
+    advance_batch = advance_step(address: u64, seq: u32)
+);
 
 /// One step along the write calls of the socket at `address`, unless the cursor is at the one that holds `seq`.
 #[unsafe(no_mangle)]
