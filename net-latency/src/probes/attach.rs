@@ -1,10 +1,13 @@
 //! Loading the kernel side and attaching it, by fentry or by kprobe.
 
 use std::{
+    collections::HashMap,
     env,
     hash::{BuildHasher as _, RandomState},
     io, iter,
+    num::NonZero,
     os::fd::{AsFd as _, OwnedFd},
+    sync::{Mutex, PoisonError},
     thread,
     time::Duration,
 };
@@ -323,10 +326,7 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
 
     let types = Btf::parse(&plan.types, Endianness::default()).context("reading the kernel's BTF")?;
     // Everything is loaded before anything is attached, so that the stages start close together.
-    for choice in &plan.choices {
-        load(program(&mut ebpf, choice, mechanism)?, choice.found[0], &types)
-            .with_context(|| format!("loading {}", choice.found.join(", ")))?;
-    }
+    load_all(&mut ebpf, &plan.choices, mechanism, &types)?;
     for choice in &plan.choices {
         probes.attach_part(&mut ebpf, choice);
     }
@@ -418,7 +418,44 @@ impl Probes {
 /// The program of a hook that this mechanism uses.
 fn program<'a>(ebpf: &'a mut Ebpf, choice: &Choice, mechanism: Mechanism) -> Result<&'a mut Program> {
     let name = choice.program(mechanism).name();
-    ebpf.program_mut(name).with_context(|| format!("program {name} is missing"))
+    ebpf.program_mut(name).with_context(|| missing(name))
+}
+
+/// Loads the programs of these hooks, on as many CPUs as there are: the verifier takes half of the start, and several programs at a time from
+/// whoever may trace (`bpf_check` takes its lock for others only, since Linux 5.2). The error is that of the first one that can't be loaded.
+fn load_all(ebpf: &mut Ebpf, choices: &[Choice], mechanism: Mechanism, types: &Btf) -> Result<()> {
+    let mut programs: HashMap<_, _> = ebpf.programs_mut().collect();
+    let named = choices.iter().map(|choice| {
+        let name = choice.program(mechanism).name();
+        Ok((programs.remove(name).with_context(|| missing(name))?, choice))
+    });
+    let left = Mutex::new(named.collect::<Result<Vec<_>>>()?.into_iter().enumerate());
+    let failed = Mutex::new(None);
+    let take = || {
+        let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+        while let Some((number, (program, choice))) = next() {
+            if let Err(error) = load(program, choice.found[0], types) {
+                // All before it are being loaded by then.
+                left.lock().unwrap_or_else(PoisonError::into_inner).by_ref().for_each(drop);
+                let mut first = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                if first.as_ref().is_none_or(|(earlier, _)| number < *earlier) {
+                    *first = Some((number, error.context(format!("loading {}", choice.found.join(", ")))));
+                }
+            }
+        }
+    };
+    thread::scope(|scope| {
+        // Where no thread can be made, this one loads them all.
+        for _ in 1..thread::available_parallelism().map_or(1, NonZero::get) {
+            let _ = thread::Builder::new().spawn_scoped(scope, take);
+        }
+        take();
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), |(_, error)| Err(error))
+}
+
+fn missing(program: &str) -> String {
+    format!("program {program} is missing")
 }
 
 /// Loads a program for a function or tracepoint of the kernel whose `types` these are.
