@@ -334,6 +334,15 @@ impl Incident {
         Ok(())
     }
 
+    /// Makes it until this is ended, for who looks for the fault.
+    fn hold(mut self) -> Result<()> {
+        self.rounds = u32::MAX;
+        let mut system = System::open(&self).context("the system")?;
+        loop {
+            system.play(&self).context("the incident")?;
+        }
+    }
+
     /// Makes it, and prints its packets.
     fn print_packets(&self) -> Result<()> {
         let launch = Launch::new(Backend::tested()[0]).args(&["--stages", "fine"]);
@@ -379,12 +388,16 @@ fn recorded() -> Result<()> {
 }
 
 /// Makes all, or those whose fault's name has that in it; `worlds N SEED` draws as many; `show WORLD…` prints the text that a person sees
-/// in one, by its fault, ms and load, and `packets WORLD…` its packets; `recorded` makes one of each, in a recording too.
+/// in one, by its fault, ms and load, and `packets WORLD…` its packets; `hold N SEED` makes the last of N drawn ones for as long as it runs;
+/// `recorded` makes one of each, in a recording too.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let done = match arguments.as_slice() {
         ["worlds", count, seed] => worlds::drawn(count, seed).and_then(|drawn| judge(drawn.into_iter())),
         ["show", fault, ms, load] => worlds::of(fault, ms, load).and_then(|world| world.show()),
+        ["hold", count, seed] => {
+            worlds::drawn(count, seed).and_then(|mut drawn| drawn.pop().context("no world")?.hold())
+        }
         ["recorded"] => recorded(),
         ["packets", fault, ms, load] => worlds::of(fault, ms, load).and_then(|world| world.print_packets()),
         [] => judge(Incident::all()),
