@@ -182,3 +182,21 @@ pub fn sent<M: Memory>(skb: Skb<M>) -> HookResult {
     skb_stamps::stamp(skb.address(), SkbStage::IpOut);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::host::Machine;
+
+    /// Else a packet with the same content, at the same address, would have entered when this one did.
+    #[test]
+    fn what_is_dropped_was_not_sent_on() {
+        const SKB: u64 = 0xffff_8881_0234_0000;
+        Machine::reset();
+        note(SKB, 5, 9, 64).expect("there is room");
+        let content = || forwarded_entry(SKB).map(|forwarded| forwarded.content.get());
+        assert_eq!(content(), Some(9));
+        dropped(SKB);
+        assert_eq!(content(), Some(0));
+    }
+}

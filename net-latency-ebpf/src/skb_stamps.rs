@@ -534,6 +534,23 @@ mod tests {
         assert_eq!(slots.len(), 2048);
     }
 
+    /// They would be those of the next skb with its address, whose own hook was skipped.
+    #[test]
+    fn stamps_of_no_use_are_dropped() {
+        for is_dropped in [false, true] {
+            Machine::reset();
+            let [drv, ip] = [SkbStage::Arrived, SkbStage::IpIn].map(|stage| {
+                stamp(SLAB, stage);
+                Machine::with(|machine| machine.clock)
+            });
+            if is_dropped {
+                drop_in(SLAB);
+            }
+            let left = of(SLAB).take_in(now());
+            assert_eq!(left, if is_dropped { (0, 0) } else { (drv, ip) });
+        }
+    }
+
     #[test]
     fn the_second_place_is_another() {
         for n in 0..100_000u64 {

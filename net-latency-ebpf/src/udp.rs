@@ -892,7 +892,7 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
         return Err(Counter::FilteredOut);
     }
     let stamps = [drv, ip, transport, app];
-    let (direction, protocol, flags) = (Direction::Out, IPPROTO_UDP, 0);
+    let (direction, protocol) = (Direction::Out, IPPROTO_UDP);
     let ifindex = if ring::makes_records() { skb.ifindex() } else { 0 };
     let mark = skb.mark();
     let record = || {
@@ -918,7 +918,6 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
             dport,
             segs: send.segs.get() as u16,
             cpu,
-            flags,
             direction: direction as u8,
             protocol,
             family: pair.family as u8,
@@ -955,7 +954,7 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
     } else {
         missing
     };
-    let packet = Finished { direction, protocol, flags, stamps: &stamps };
+    let packet = Finished { direction, protocol, flags: 0, stamps: &stamps };
     emit_sent(&packet, || mark, missing, record, served, is_its)
 }
 

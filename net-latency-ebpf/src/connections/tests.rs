@@ -309,6 +309,18 @@ fn a_servers_connection_is_told_whole() {
     assert_eq!(taken(), []);
 }
 
+/// Whoever closes a connection that was seen from its beginning has not thereby accepted it.
+#[test]
+fn what_was_not_accepted_has_no_process() {
+    let kernel = Kernel::new();
+    let child = server(&kernel, kernel.listener(), 2, ACK);
+    child.becomes(state::SYN_RECV, state::ESTABLISHED);
+    child.becomes(state::ESTABLISHED, state::FIN_WAIT1);
+    child.becomes(state::FIN_WAIT1, state::CLOSE);
+    let record = one();
+    assert_eq!((record.flags, record.pid), (CONNECTION_SERVER | CONNECTION_LOCAL_FIRST, 0));
+}
+
 #[test]
 fn a_change_that_one_program_misses_is_noted_once() {
     let kernel = Kernel::new();

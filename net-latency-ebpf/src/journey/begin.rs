@@ -497,6 +497,22 @@ mod tests {
         assert_eq!(sent(packet(IPPROTO_TCP, 10)), 0, "no datagram");
     }
 
+    /// A softirq sends what no call has written, as an answer to a ping.
+    #[test]
+    fn only_a_task_sends_datagrams() {
+        const SERVING_SOFTIRQ: u32 = 1 << 8;
+        for (count, begun) in [(0, 1), (SERVING_SOFTIRQ, 0)] {
+            let skb = packet(IPPROTO_UDP, 10);
+            let [cpus, variables] = [64, 64].map(|size| memory::take(memory::slab(size)));
+            memory::write(cpus, variables - 1_000);
+            memory::write(variables, count);
+            Machine::with(|machine| {
+                (machine.journeys.per_cpu_offset, machine.journeys.preempt_count) = (cpus, 1_000);
+            });
+            assert_eq!(sent(skb), begun, "{count}");
+        }
+    }
+
     /// One whose packets a task reads that isn't wanted begins none for a while.
     #[test]
     fn a_flow_that_others_read_begins_nothing_for_a_second() {

@@ -1,7 +1,7 @@
 //! `journey`: its programs run where those of a history's hooks do. Each row has to be about the packet that its journey began with, and
 //! what is read has a row that says so.
 
-use std::{format, string::String, vec::Vec};
+use std::{collections::HashSet, format, string::String, vec::Vec};
 
 use net_latency_common::{
     Direction, IPPROTO_TCP, IPPROTO_UDP,
@@ -153,6 +153,9 @@ pub(super) fn check(world: &World, looks: &[Looks], is_whole: bool) -> Result<()
                 return Err(format!("journey of packet {packet} has {row:?} about {:?}", about(row)));
             }
         }
+        if start.protocol == IPPROTO_TCP {
+            expect_room(&rows, &mine).map_err(|wrong| format!("journey of packet {packet}: {wrong}"))?;
+        }
         check_schedule(looks, &mine, packet, is_whole)
             .map_err(|wrong| format!("journey of packet {packet}: {wrong}"))?;
         let read = truth.reads.iter().find(|read| read.packet == packet && read.start == its.start);
@@ -183,6 +186,21 @@ pub(super) fn check(world: &World, looks: &[Looks], is_whole: bool) -> Result<()
             Err(format!("no journey of packet {number} has begun"))
         }
         _ => Ok(()),
+    }
+}
+
+/// Whether as many wait at the socket as are watched, if a row says that its packet is not.
+fn expect_room(rows: &[JourneyRow], mine: &[&JourneyRow]) -> Result<(), String> {
+    const WATCHED: usize = 4;
+    let Some(row) = mine.iter().find(|row| row.flags & ROW_UNWATCHED != 0) else { return Ok(()) };
+    let is_before = |other: &&JourneyRow| {
+        other.flags & ROW_QUEUED != 0 && other.at < row.at && other.content >> 32 == row.content >> 32
+    };
+    let watched: HashSet<_> = rows.iter().filter(is_before).map(|other| other.id).collect();
+    if watched.len() < WATCHED {
+        Err(format!("only {watched:?} were watched before {row:?}"))
+    } else {
+        Ok(())
     }
 }
 
