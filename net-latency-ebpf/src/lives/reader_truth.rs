@@ -174,10 +174,11 @@ impl Scheduled {
         left.is_none().then_some([asleep, waited])
     }
 
-    /// Whether another thread that called has its place among readers.
+    /// Whether another thread that called, or was born first, has its place among readers.
     fn has_rival(&self, thread: u32) -> bool {
         let is_rival = |of: u32| of != thread && of % READERS == thread % READERS;
-        self.events.iter().any(|event| matches!(event.what, What::Asked) && is_rival(event.thread))
+        let mut taking = self.events.iter().filter(|event| matches!(event.what, What::Asked | What::Born));
+        taking.any(|event| is_rival(event.thread))
     }
 
     /// Whether a received packet's parts are what its reader did, which took it by that call. Between the times of `came` came the last
