@@ -704,6 +704,41 @@ mod tests {
         }
     }
 
+    /// Behind an IP header without options all is read at once.
+    #[test]
+    fn headers_are_found_behind_options_of_ip() {
+        const LEN: u32 = 20 + 40;
+        for (options, pair_v4) in [(0, 0x0200_000a_0100_000a), (4, 0)] {
+            Machine::reset();
+            let [address, head] = [128, 128].map(|size| memory::take(memory::slab(size)));
+            let offsets = Offsets {
+                sk_buff_head: 8,
+                sk_buff_transport_header: 16,
+                sk_buff_network_header: 18,
+                sk_buff_mark: 24,
+                sk_buff_len: 32,
+                sk_buff_data_len: 36,
+                ..Offsets::default()
+            };
+            Machine::with(|machine| machine.offsets = offsets);
+            memory::write(address + 8, head);
+            memory::write(address + 16, [8 + 20 + options, 8_u16]);
+            memory::write(address + 24, 5_u32);
+            memory::write(address + 32, [LEN, 0]);
+            memory::write(head + 8 + 12, [[10_u8, 0, 0, 1], [10, 0, 0, 2]]);
+            let words = [443 << 16 | 50_000, 1_000, 7, 6 << 28, 0_u32];
+            memory::write(head + 8 + 20 + u64::from(options), words.map(u32::to_be));
+            let found = Skb::<Probed>::new(address as *const u8).received_headers(AF_INET).expect("there");
+            let ReceivedHeaders { tcp, lengths, pair_v4: pair, mark } = found;
+            assert_eq!(
+                (tcp.source, tcp.destination, tcp.seq, tcp.len),
+                (443, 50_000, 1_000, 24),
+                "{options}"
+            );
+            assert_eq!((lengths.all, lengths.paged, pair, mark), (LEN, 0, pair_v4, 5), "{options}");
+        }
+    }
+
     /// A driver has left all of a packet in a page. Where pages are mapped is known, or where that stands.
     #[test]
     fn headers_in_a_page_are_found_if_they_are_there() {
