@@ -96,6 +96,12 @@ impl<T> Found<T> {
     pub(crate) fn spilled_key(&self) -> u64 {
         if self.slot.is_null() { self.key } else { 0 }
     }
+
+    /// Whether the map may have evicted one with its key before it came: of those that belong to its slots there is, or was, another one.
+    #[inline(always)]
+    pub(crate) fn may_follow_evicted(&self) -> bool {
+        Slot::<T>::load(self.spilled) > u64::from(self.slot.is_null())
+    }
 }
 
 impl<T> Slot<T> {

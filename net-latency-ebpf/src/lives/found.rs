@@ -353,3 +353,16 @@ fn what_was_only_looked_at_was_not_copied() {
         [Step::Segment(GOES), Step::Segment(GOES), read(40, Reading::Peek), read(40, Reading::Splice)];
     History { journeys: true, ..History::of(&steps) }.expect_true();
 }
+
+/// Bytes come again, with more behind them, and what came first was evicted. It is read from an skb that is shorter than its copy.
+#[test]
+fn a_copy_of_what_was_evicted_is_not_what_is_read() {
+    let of_its = |from, len| Step::Segment(Segment { connection: 1, from, len, ..GOES });
+    let read = Step::Read { task: 0, connection: 1, len: 40, how: Reading::Copy };
+    let others = std::vec![Step::Segment(GOES); 4];
+    let again = [of_its(-6, 3), Step::Unlock { connection: 1 }, read];
+    let steps: std::vec::Vec<_> = [read, of_its(0, 1)].into_iter().chain(others).chain(again).collect();
+    for fine in [false, true] {
+        History { entries: 4, full: true, fine, ..History::of(&steps) }.expect_true();
+    }
+}

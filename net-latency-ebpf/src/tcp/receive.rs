@@ -345,23 +345,26 @@ fn note_drops<M: Memory>(socket: Socket<M>, connection: &Connection) {
 }
 
 /// Whether a segment at which the walk is was dropped, though that was not seen. The bytes that are read are those of an skb, and no segment
-/// reaches beyond its skb: one of several copies is cut to that.
+/// reaches beyond its skb: one of several copies is cut to that, of which one may have been evicted (`follows_evicted`).
 ///
 /// A function with a stack of its own, which is free again before there is a line.
 #[inline(never)]
-fn was_dropped(connection: &Connection, segment: &Segment) -> bool {
+fn was_dropped(connection: &Connection, segment: &Segment, follows_evicted: bool) -> bool {
     segment.settle_len();
     let (next, skb_end) = (connection.read_next.get(), connection.skb_end.get());
     let is_within = !before(next, connection.skb_start.get()) && before(next, skb_end);
     if !is_within || !before(skb_end, segment.end()) {
         return false;
     }
-    if segment.is_ambiguous() {
-        segment.len.set(skb_end.wrapping_sub(next));
-        return false;
-    }
     let is_unproven = !before(connection.unproven_until.get(), coarse(segment.transport));
-    connection.drops.get() != 0 && is_unproven
+    if !segment.is_ambiguous() && connection.drops.get() != 0 && is_unproven {
+        return true;
+    }
+    if segment.is_ambiguous() || follows_evicted {
+        segment.make_ambiguous();
+        segment.len.set(skb_end.wrapping_sub(next));
+    }
+    false
 }
 
 /// A kernel function is about to take bytes from a socket's queue (`__tcp_read_sock`, for splice and the like;
@@ -651,8 +654,9 @@ fn step(connection: &Connection, waiting: &Waiting, is_its: impl Fn() -> bool) -
     if !before(next, connection.sure_until.get()) {
         segment.make_ambiguous();
     }
-    let is_doubtful = setting!(tcp_drops_unseen) != 0 || segment.is_ambiguous();
-    if is_doubtful && was_dropped(connection, segment) {
+    let follows_evicted = waiting.may_follow_evicted();
+    let is_doubtful = follows_evicted || setting!(tcp_drops_unseen) != 0 || segment.is_ambiguous();
+    if is_doubtful && was_dropped(connection, segment, follows_evicted) {
         counters::one(Counter::DroppedIn);
         return MISSED;
     }
@@ -905,11 +909,16 @@ mod tests {
             (segment.key.seq, segment.transport) = (start, AT);
             segment.len.set(len);
             segment.longest.set(len);
-            assert_eq!(was_dropped(connection, &segment), was, "{start} {len} {drops} {until}");
-            // One of several copies ends where its skb does.
+            assert_eq!(was_dropped(connection, &segment, false), was, "{start} {len} {drops} {until}");
+            assert_eq!((segment.len.get(), segment.is_ambiguous()), (len, false));
+            // One of several copies, as one that may be, ends where its skb does.
+            let is_cut = !was && (START..START + 100).contains(&start) && start + len > START + 100;
+            let cut = if is_cut { START + 100 - start } else { len };
+            assert_eq!(was_dropped(connection, &segment, true), was);
+            assert_eq!((segment.len.get(), segment.is_ambiguous()), (cut, is_cut), "{start} {len}");
             segment.make_ambiguous();
-            assert!(!was_dropped(connection, &segment));
-            let is_cut = (START..START + 100).contains(&start) && start + len > START + 100;
+            assert!(!was_dropped(connection, &segment, false));
+            let is_cut = is_cut || was;
             assert_eq!(segment.len.get(), if is_cut { START + 100 - start } else { len }, "{start} {len}");
         }
     }

@@ -228,6 +228,12 @@ impl Waiting {
         entry(&self.0)
     }
 
+    /// Whether an earlier copy of it may have been evicted.
+    #[inline(always)]
+    pub(super) fn may_follow_evicted(&self) -> bool {
+        self.0.may_follow_evicted()
+    }
+
     /// The argument of [`segment_has_spilled`]; 0 if it can't be evicted.
     #[inline(always)]
     pub(super) fn spilled_key(&self) -> u64 {
