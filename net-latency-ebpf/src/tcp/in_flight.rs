@@ -445,6 +445,7 @@ pub(crate) fn waiting_lines() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bpf::host::Machine;
 
     #[test]
     fn segments_of_sockets_have_keys_of_their_own() {
@@ -454,6 +455,27 @@ mod tests {
             })
             .collect();
         assert_eq!(keys.len(), 64 * 2048);
+    }
+
+    /// What TCP has done with a segment meanwhile stays known.
+    #[test]
+    fn a_lower_device_tells_of_itself_only() {
+        const SOCKET: u64 = 0xffff_8881_0234_0000;
+        Machine::reset();
+        let key = key(SOCKET, 7);
+        assert!(LINES.put(key, |line| {
+            // SAFETY: the entry is this test's.
+            unsafe {
+                (*line).socket.set(SOCKET);
+                (*line).state.set(SENT_AGAIN | SENT_UNQUEUED);
+            }
+            true
+        }));
+        let state = || find(key, SOCKET).map(|line| line.state.get());
+        started_again(key, SOCKET, 1, 0);
+        assert_eq!(state(), Some(SENT_AGAIN));
+        started_again(key, SOCKET, 2, SENT_UNQUEUED);
+        assert_eq!(state(), Some(SENT_AGAIN | SENT_UNQUEUED));
     }
 
     #[test]

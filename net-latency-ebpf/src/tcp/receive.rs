@@ -850,8 +850,13 @@ pub fn closed<M: Memory>(socket: Socket<M>) -> HookResult {
 
 #[cfg(test)]
 mod tests {
+    use net_latency_common::Offsets;
+
     use super::*;
-    use crate::{bpf::host::Machine, kernel::memory::Probed};
+    use crate::{
+        bpf::host::{Machine, memory},
+        kernel::memory::Probed,
+    };
 
     fn connection() -> &'static Connection {
         Machine::reset();
@@ -879,6 +884,24 @@ mod tests {
             note_taker(connection, task);
             let after = counters::total().get(Counter::UnmatchedIn);
             assert_eq!((connection.read_next.get(), after - before), (next, lost), "{is_late} {}", task.ids);
+        }
+    }
+
+    /// What a socket has dropped says something only where that is not seen.
+    #[test]
+    fn what_came_before_drops_is_unproven_where_they_are_not_seen() {
+        const AT: u64 = 50 << 20;
+        for (drops_unseen, noted) in [(1, (3, 50)), (0, (0, 0))] {
+            let connection = connection();
+            let sock = memory::take(memory::slab(64));
+            memory::write(sock + 8, 3_u32);
+            Machine::with(|machine| {
+                machine.offsets = Offsets { sock_sk_drops: 8, ..Offsets::default() };
+                machine.settings.tcp_drops_unseen = drops_unseen;
+            });
+            connection.taken_at.set(AT);
+            note_drops(Socket::<Probed>::new(sock as *const u8), connection);
+            assert_eq!((connection.drops.get(), connection.unproven_until.get()), noted, "{drops_unseen}");
         }
     }
 
