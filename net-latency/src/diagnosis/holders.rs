@@ -1,8 +1,6 @@
 //! The processes that had the CPU that a reader waited for, and the CPUs on which that reader may run.
 
-use net_latency_common::COMM_LEN;
-
-use crate::kernel::tasks::Allowed;
+use crate::kernel::tasks::{Allowed, Process, Realtime};
 
 /// Most processes that are told apart.
 const MOST: usize = 16;
@@ -13,8 +11,8 @@ pub(super) struct Holder {
     pub(super) pid: u32,
     /// How long readers waited when it had the CPU for most of the time, ns.
     ns: u64,
-    /// Its name, ended by 0, if it was looked up in time.
-    pub(super) name: Option<[u8; COMM_LEN]>,
+    /// What it is, if it was looked up in time.
+    pub(super) process: Option<Process>,
     is_asked: bool,
     /// When it was met first, ns since 1970: a process that was started later is another one with its number.
     met_ns: i64,
@@ -25,6 +23,7 @@ pub(super) struct Holder {
 pub(super) struct HeldBy {
     pub(super) pid: u32,
     pub(super) process: Option<Vec<u8>>,
+    pub(super) realtime: Option<Realtime>,
     /// Its share of the time that readers waited, percent.
     pub(super) share: u64,
 }
@@ -64,12 +63,12 @@ impl Holders {
         }
     }
 
-    fn add_to(&mut self, pid: u32, name: Option<[u8; COMM_LEN]>, ns: u64, met_ns: i64) {
+    fn add_to(&mut self, pid: u32, process: Option<Process>, ns: u64, met_ns: i64) {
         if let Some(known) = self.known.iter_mut().find(|known| known.pid == pid) {
             known.ns = known.ns.saturating_add(ns);
-            known.name = known.name.or(name);
+            known.process = known.process.or(process);
         } else if self.known.len() < MOST {
-            self.known.push(Holder { pid, ns, name, is_asked: name.is_some(), met_ns });
+            self.known.push(Holder { pid, ns, process, is_asked: process.is_some(), met_ns });
         } else {
             self.others_ns = self.others_ns.saturating_add(ns);
         }
@@ -79,20 +78,20 @@ impl Holders {
     pub(super) fn join(&mut self, other: &Self) {
         self.all_ns = self.all_ns.saturating_add(other.all_ns);
         self.others_ns = self.others_ns.saturating_add(other.others_ns);
-        for Holder { pid, ns, name, met_ns, .. } in &other.known {
-            self.add_to(*pid, *name, *ns, *met_ns);
+        for Holder { pid, ns, process, met_ns, .. } in &other.known {
+            self.add_to(*pid, *process, *ns, *met_ns);
         }
         self.reader = other.reader.or(self.reader);
     }
 
-    /// Looks up what is not known yet, once per process: one that has ended has no name any more.
+    /// Looks up what is not known yet, once per process: of one that has ended nothing is known any more.
     pub(super) fn ask(
         &mut self,
-        name: impl Fn(u32, i64) -> Option<[u8; COMM_LEN]>,
+        process: impl Fn(u32, i64) -> Option<Process>,
         allowed: impl Fn(u32, u32, i64) -> Option<Allowed>,
     ) {
         for holder in self.known.iter_mut().filter(|holder| !holder.is_asked) {
-            (holder.name, holder.is_asked) = (name(holder.pid, holder.met_ns), true);
+            (holder.process, holder.is_asked) = (process(holder.pid, holder.met_ns), true);
         }
         if let Some(reader) = &mut self.reader {
             reader.allowed = allowed(reader.pid, reader.tid, reader.met_ns).or(reader.allowed);
@@ -114,6 +113,8 @@ impl Holders {
 
 #[cfg(test)]
 mod tests {
+    use net_latency_common::COMM_LEN;
+
     use super::*;
 
     #[test]
@@ -148,11 +149,11 @@ mod tests {
         let mut holders = Holders::default();
         holders.add(Some(7), Some((1, 2)), 10, 5);
         let allowed = Allowed { count: 1, first: 3, online: 4 };
-        holders
-            .ask(|_, met| (met != 5).then_some([b'y'; COMM_LEN]), |_, _, met| (met == 5).then_some(allowed));
+        let process = |letter| Process { name: [letter; COMM_LEN], realtime: None };
+        holders.ask(|_, met| (met != 5).then_some(process(b'y')), |_, _, met| (met == 5).then_some(allowed));
         // Both have ended; the number of the first is another's by now.
-        holders.ask(|_, _| Some([b'x'; COMM_LEN]), |_, _, _| None);
-        assert_eq!(holders.main().map(|(main, _)| main.name), Some(None));
+        holders.ask(|_, _| Some(process(b'x')), |_, _, _| None);
+        assert_eq!(holders.main().map(|(main, _)| main.process), Some(None));
         assert_eq!(holders.allowed(), Some(allowed));
         // Nothing is known of another reader.
         holders.add(Some(7), Some((1, 3)), 10, 6);

@@ -148,7 +148,7 @@ impl<'a> Judge<'a> {
             next: match (quota, worked(service, self.model), service.processes().pid()) {
                 (Some(throttled), ..) => words::next_of_quota(throttled),
                 (None, Some(worked), Some(pid)) if cause == Cause::Application && worked.sleeps() => {
-                    words::next_of_sleeper(pid)
+                    words::next_of_sleeper(pid, service.did.call().and_then(|call| str::from_utf8(call).ok()))
                 }
                 _ => words::next(cause, suspect.item, service),
             },
@@ -186,10 +186,11 @@ impl<'a> Judge<'a> {
     fn holder(&self, side: &Side) -> Option<HeldBy> {
         let (holder, share) = side.holders.main()?;
         let is_its = |other: &&Service| other.processes() == Processes::One(holder.pid);
-        let known = holder.name.as_ref().and_then(|name| name.split(|byte| *byte == 0).next());
+        let known = holder.process.as_ref().and_then(|process| process.name.split(|byte| *byte == 0).next());
         let known = known.filter(|name| !name.is_empty());
+        let realtime = holder.process.and_then(|process| process.realtime);
         let process = known.or_else(|| self.model.services.iter().find(is_its)?.name());
-        Some(HeldBy { pid: holder.pid, process: process.map(<[u8]>::to_vec), share })
+        Some(HeldBy { pid: holder.pid, process: process.map(<[u8]>::to_vec), realtime, share })
     }
 
     /// Why a time that is long is no fault.

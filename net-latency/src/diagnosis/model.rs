@@ -27,7 +27,7 @@ use super::{
 use crate::{
     accounting::{Challengers, DELAYED_ACK_NS, Ends, Holder, Packet, Places, exchanges::Role, whose_place},
     clock::Clock,
-    kernel::tasks::Allowed,
+    kernel::tasks::{Allowed, Process},
     packet::event::{Event, Protocol},
 };
 
@@ -455,14 +455,19 @@ impl Model {
         });
     }
 
-    /// Looks up what is not known yet: the name of a process that had a CPU, and where a thread that waited for one may run.
+    /// Looks up what is not known yet: the process that had a CPU, where a thread that waited for one may run, and which services are in
+    /// another network namespace than this.
     pub(crate) fn ask(
         &mut self,
-        name: impl Fn(u32, i64) -> Option<[u8; COMM_LEN]>,
+        process: impl Fn(u32, i64) -> Option<Process>,
         allowed: impl Fn(u32, u32, i64) -> Option<Allowed>,
+        own_netns: Option<u32>,
     ) {
-        for side in self.services.iter_mut().flat_map(|service| &mut service.sides) {
-            side.holders.ask(&name, &allowed);
+        for service in &mut self.services {
+            service.is_elsewhere |= own_netns.is_some_and(|own| own != service.netns);
+            for side in &mut service.sides {
+                side.holders.ask(&process, &allowed);
+            }
         }
     }
 

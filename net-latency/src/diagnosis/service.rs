@@ -67,9 +67,11 @@ pub(super) struct Service {
     pub(super) is_client: bool,
     /// Inode number of its network namespace.
     pub(super) netns: u32,
-    /// The name of that, where it has one, and whether it is a container's.
+    /// The name of that, where it has one.
     pub(super) netns_name: Option<Box<[u8]>>,
     pub(super) is_contained: bool,
+    /// Whether that is another one than ours, as far as is known.
+    pub(super) is_elsewhere: bool,
     /// When its first packet was complete, ns since 1970.
     pub(super) met_ns: i64,
 }
@@ -96,6 +98,7 @@ impl Service {
             netns: ends.netns,
             netns_name: event.netns_name().map(Into::into),
             is_contained: event.container().is_some(),
+            is_elsewhere: false,
             met_ns: event.wall_ns(),
         }
     }

@@ -18,7 +18,11 @@ use super::{
     suspects::{Worked, column},
 };
 use crate::{
-    accounting::Human, escape::harmless, kernel::tasks::Allowed, message::counted, packet::event::held_name,
+    accounting::Human,
+    escape::harmless,
+    kernel::tasks::{Allowed, Realtime},
+    message::counted,
+    packet::event::held_name,
 };
 
 pub(super) const PEER_WINDOW: &str =
@@ -88,7 +92,7 @@ pub(super) fn sentence(cause: Cause, item: Item, device: &str) -> String {
         Cause::UdpHeld => "from the write call to UDP: cork, no room in the socket's buffer, or routing",
         Cause::Qdisc => {
             return format!(
-                "packets wait in the queue{device}: a rate limit, pacing, or other packets ahead of them"
+                "packets wait in the queue{device}: a rate limit, a delay (netem), pacing, or packets ahead of them"
             );
         }
         Cause::Driver => return format!("the driver{device} takes long to take a packet"),
@@ -98,7 +102,7 @@ pub(super) fn sentence(cause: Cause, item: Item, device: &str) -> String {
         }
         Cause::SoftirqLate => "packets waited for a softirq: a busy CPU, or a full backlog",
         Cause::Netfilter => {
-            "packets take long in IP: netfilter's rules, routing, the neighbour's address, or a softirq in between"
+            "packets take long in IP: netfilter's rules, or a program that they ask (NFQUEUE), routing, or the neighbour's address"
         }
         Cause::PacketDrop => "the kernel drops packets before they get to a socket",
         Cause::SocketDrop => SOCKET_DROP,
@@ -130,13 +134,16 @@ pub(super) fn held(held: Held) -> &'static str {
 
 /// The process that had the CPU for which readers waited.
 pub(super) fn cpu_held_by(holder: &HeldBy, is_own: bool) -> String {
-    let HeldBy { pid, process, share } = holder;
+    let HeldBy { pid, process, realtime, share } = holder;
     let who = match process {
         _ if is_own => "another thread of its own".to_owned(),
         Some(name) => format!("{}, PID {pid},", harmless(Some(name))),
         None => format!("PID {pid}"),
     };
-    format!("{who} had that CPU: {share} % of the wait")
+    let realtime = realtime.map(|Realtime { policy, priority }| {
+        format!("; it is real-time ({policy}, priority {priority}), and gives its CPU to no other")
+    });
+    format!("{who} had that CPU: {share} % of the wait{}", realtime.unwrap_or_default())
 }
 
 /// The peer has a closed window, and is on this machine.
@@ -376,9 +383,15 @@ pub(super) fn overflowed(queues: &Queues) -> String {
     )
 }
 
-/// The command that shows where a process sleeps.
-pub(super) fn next_of_sleeper(pid: u32) -> String {
-    format!("sudo net-latency calls --pid {pid} --slower 1ms")
+/// The command that shows where a process sleeps, most of all in that system call, if it is known.
+pub(super) fn next_of_sleeper(pid: u32, call: Option<&str>) -> String {
+    let is_of_sockets = |call: &str| {
+        ["recv", "send", "accept", "connect", "poll", "select"].iter().any(|of| call.contains(of))
+    };
+    match call {
+        Some(call) if !is_of_sockets(call) => format!("sudo strace -f -T -e trace={call} -p {pid}"),
+        _ => format!("sudo net-latency calls --pid {pid} --slower 1ms"),
+    }
 }
 
 /// What shows that there is too little CPU for all.
@@ -542,6 +555,7 @@ pub(super) fn inside(service: &Service, command: &str) -> String {
     let name = name.filter(|name| name.chars().all(is_plain) && !name.starts_with('-'));
     match (name, service.is_contained, service.processes().pid()) {
         (Some(name), false, _) => format!("sudo ip netns exec {name} {command}"),
+        (None, _, Some(pid)) if service.is_elsewhere => format!("sudo nsenter -t {pid} -n {command}"),
         (_, true, Some(pid)) => format!("sudo nsenter -t {pid} -n {command}"),
         _ => command.to_owned(),
     }
@@ -559,6 +573,6 @@ fn is_far(service: &Service) -> bool {
             .iter()
             .any(|it| name.starts_with(it))
     });
-    let is_inside = service.netns_name.is_some() || service.is_contained;
+    let is_inside = service.netns_name.is_some() || service.is_contained || service.is_elsewhere;
     !service.remote.is_loopback() && service.peer().is_none() && !(is_private && (is_virtual || is_inside))
 }

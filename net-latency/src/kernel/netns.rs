@@ -14,7 +14,7 @@ const DRAWN: &[u8] = b"cni-";
 pub(crate) const NAME_LEN: usize = 128;
 
 /// Inode number of the namespace that this process is in.
-pub(super) fn own() -> Option<u32> {
+pub(crate) fn own() -> Option<u32> {
     u32::try_from(fs::metadata("/proc/self/ns/net").ok()?.ino()).ok()
 }
 

@@ -37,12 +37,51 @@ fn unmatched_in<'a>(proc: &Path, own: u32, globs: &'a [Glob]) -> io::Result<Vec<
     Ok(unmatched)
 }
 
-/// The name, ended by 0, of a process that lives and did so at `wall_ns`, by its id in the initial PID namespace.
-pub(crate) fn name(pid: u32, wall_ns: i64) -> Option<[u8; COMM_LEN]> {
-    if !proc_is_initial() || !lived_at(&format!("/proc/{pid}"), wall_ns) {
-        return None;
+/// A process that lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// Its name, ended by 0.
+    pub(crate) name: [u8; COMM_LEN],
+    /// Of its first thread, if that is scheduled so.
+    pub(crate) realtime: Option<Realtime>,
+}
+
+/// A thread that gives no other its CPU of its own accord, and its priority, from 1 to 99.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Realtime {
+    /// `SCHED_FIFO` or `SCHED_RR`.
+    pub(crate) policy: &'static str,
+    pub(crate) priority: u32,
+}
+
+impl Process {
+    /// One that lives and did so at `wall_ns`, by its id in the initial PID namespace.
+    pub(crate) fn of(pid: u32, wall_ns: i64) -> Option<Self> {
+        let directory = format!("/proc/{pid}");
+        if !proc_is_initial() || !lived_at(&directory, wall_ns) {
+            return None;
+        }
+        let directory = Path::new(&directory);
+        let realtime = fs::read_to_string(directory.join("stat")).ok().and_then(|stat| Realtime::read(&stat));
+        Some(Self { name: comm(directory)?, realtime })
     }
-    comm(Path::new(&format!("/proc/{pid}")))
+}
+
+impl Realtime {
+    /// By `/proc/PID/stat`: fields 40 and 41 of proc_pid_stat(5), of which the third is the first behind the name.
+    fn read(stat: &str) -> Option<Self> {
+        const FIFO: u32 = 1;
+        const RR: u32 = 2;
+        let (_, behind) = stat.rsplit_once(") ")?;
+        let mut fields = behind.split(' ').skip(40 - 3);
+        let priority = fields.next()?.parse().ok()?;
+        let policy = match fields.next()?.trim().parse().ok()? {
+            FIFO => "SCHED_FIFO",
+            RR => "SCHED_RR",
+            _ => return None,
+        };
+        Some(Self { policy, priority })
+    }
 }
 
 /// The name, ended by 0, of the process or thread that has this directory of /proc.
@@ -127,9 +166,22 @@ mod tests {
             let (later, before, own) = (i64::MAX, 0, process::id());
             let allowed = Allowed::of(own, own, later).expect("this one lives");
             assert!(allowed.count >= 1 && allowed.count <= allowed.online, "{allowed:?}");
-            assert!(name(own, later).is_some());
-            assert_eq!((Allowed::of(own, own, before), name(own, before)), (None, None));
+            assert!(Process::of(own, later).is_some_and(|process| process.realtime.is_none()));
+            assert_eq!((Allowed::of(own, own, before), Process::of(own, before)), (None, None));
         }
+    }
+
+    #[test]
+    fn realtime_is_told_by_policy() {
+        // Fields 3 to 39, then the priority and the policy, and a few of those behind.
+        let read = |priority: u32, policy: u32| {
+            let between = "1 ".repeat(36);
+            Realtime::read(&format!("7 (a) b) S {between}{priority} {policy} 0 0\n"))
+        };
+        assert_eq!(read(98, 1), Some(Realtime { policy: "SCHED_FIFO", priority: 98 }));
+        assert_eq!(read(1, 2), Some(Realtime { policy: "SCHED_RR", priority: 1 }));
+        assert_eq!(read(0, 0), None);
+        assert_eq!(Realtime::read("7 (a) S 1"), None);
     }
 
     #[test]

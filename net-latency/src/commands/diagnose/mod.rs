@@ -16,8 +16,8 @@ use crate::{
     error::Failure,
     kernel::{
         cpus::Sample,
-        owners, ports,
-        tasks::{self, Allowed},
+        netns, owners, ports,
+        tasks::{Allowed, Process},
     },
     message::{say, tell},
     output::Sink,
@@ -155,7 +155,7 @@ impl Live {
                 Beat::Tick { is_second } => {
                     if is_second {
                         self.names.refresh();
-                        self.model.ask(tasks::name, Allowed::of);
+                        self.model.ask(Process::of, Allowed::of, netns::own());
                         self.sensors.look(self.model.processes(), monotonic_ns());
                         self.alarm.look(&self.tracer.losses()?);
                     }
@@ -208,7 +208,7 @@ impl Live {
             None => machine.miss("accept queues, handshakes and drops (they were not traced)"),
         }
         self.model.set_machine(machine);
-        self.model.ask(tasks::name, Allowed::of);
+        self.model.ask(Process::of, Allowed::of, netns::own());
         self.model.finish();
         self.summary.finish();
         losses.evicted_in = self.tracer.ledger(self.summary.packets(), self.left_out, 0)?.evicted;

@@ -12,10 +12,12 @@ fn who_had_the_cpu_is_named_and_whether_affinity_forces_it() {
     let wait = "had that CPU: 100 % of the wait";
     assert!(said(&model).contains(&format!("\nPID {HOLDER} {wait}")), "{}", said(&model));
     let allowed = Allowed { count: 1, first: 3, online: 4 };
-    let name = |pid, _| (pid == HOLDER).then(|| comm(b"ba\x1bckup"));
-    model.ask(name, |pid, tid, _| ((pid, tid) == (ORDERS.pid, ORDERS.pid)).then_some(allowed));
+    let realtime = Some(Realtime { policy: "SCHED_FIFO", priority: 98 });
+    let process = |pid, _| (pid == HOLDER).then(|| Process { name: comm(b"ba\x1bckup"), realtime });
+    model.ask(process, |pid, tid, _| ((pid, tid) == (ORDERS.pid, ORDERS.pid)).then_some(allowed), None);
+    let realtime = "; it is real-time (SCHED_FIFO, priority 98), and gives its CPU to no other";
     assert!(
-        said(&model).contains(&format!("PID {HOLDER}, {wait}\nCPU affinity forces this wait: ")),
+        said(&model).contains(&format!("PID {HOLDER}, {wait}{realtime}\nCPU affinity forces this wait: ")),
         "{}",
         said(&model)
     );
@@ -308,6 +310,21 @@ fn what_a_process_did_meanwhile_is_told() {
     assert_eq!(next, "sudo perf top -p 101");
     let (cause, line, _) = said(5, 33);
     assert!(line.contains("waits for one for 33.0 ms") && cause == Cause::CpuWait, "{line}");
+}
+
+/// `calls` shows the functions of sockets alone.
+#[test]
+fn a_call_that_is_not_of_sockets_is_looked_at_by_strace() {
+    let calls = "sudo net-latency calls --pid 7 --slower 1ms";
+    for (call, next) in [
+        (None, calls),
+        (Some("recvfrom"), calls),
+        (Some("epoll_wait"), calls),
+        (Some("clock_nanosleep"), "sudo strace -f -T -e trace=clock_nanosleep -p 7"),
+        (Some("futex"), "sudo strace -f -T -e trace=futex -p 7"),
+    ] {
+        assert_eq!(words::next_of_sleeper(7, call), next);
+    }
 }
 
 #[test]

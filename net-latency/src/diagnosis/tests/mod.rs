@@ -32,7 +32,10 @@ use super::{
 use crate::{
     accounting::{Drops, Losses},
     clock::Zone,
-    kernel::{cpus::Ran, tasks::Allowed},
+    kernel::{
+        cpus::Ran,
+        tasks::{Allowed, Process, Realtime},
+    },
     output::{Options, Writer, schema, tests::any_record},
     packet::event::{
         Event, Protocol,

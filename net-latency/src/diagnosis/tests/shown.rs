@@ -296,7 +296,7 @@ fn losses_count_from_when_the_packets_do() {
 
 #[test]
 fn a_command_is_for_the_namespace_of_the_service() {
-    let next = |name: Option<&[u8]>, container: Option<&[u8]>, remote: [u8; 4]| {
+    let said = |name: Option<&[u8]>, container: Option<&[u8]>, remote: [u8; 4], is_elsewhere: bool| {
         let mut model = Model::new(Duration::from_millis(1), EPHEMERAL);
         let mut traffic = Traffic::default();
         traffic.client(Who { pid: 200, name: "client", port: 5_432 }, remote, 60, 20 * MS);
@@ -306,9 +306,12 @@ fn a_command_is_for_the_namespace_of_the_service() {
             let event = Event::new(record, *wall, Some(b"veth0")).with_place(name, container);
             model.record(&event.with_parts(Some(parts)));
         }
+        let own = packets[0].1.netns + u32::from(is_elsewhere);
+        model.ask(|_, _| None, |_, _, _| None, Some(own));
         model.finish();
         judge(&model, None).findings.remove(0).next
     };
+    let next = |name: Option<&[u8]>, container: Option<&[u8]>, remote| said(name, container, remote, false);
     let sockets = "ss -tinm '( sport = :5432 or dport = :5432 )'";
     let far = [192, 0, 2, 7];
     assert_eq!(next(None, None, far), "mtr -n 192.0.2.7");
@@ -321,6 +324,9 @@ fn a_command_is_for_the_namespace_of_the_service() {
     // What a virtual device leads to by a private address is mostly this machine.
     assert_eq!(next(None, None, [10, 0, 0, 2]), sockets);
     assert_eq!(next(Some(b"back"), None, [10, 0, 0, 2]), format!("sudo ip netns exec back {sockets}"));
+    // One without a name is entered by its process, unless it is ours.
+    assert_eq!(said(None, None, [10, 0, 0, 2], true), format!("sudo nsenter -t 200 -n {sockets}"));
+    assert_eq!(said(Some(b"back"), None, far, true), "sudo ip netns exec back mtr -n 192.0.2.7");
 }
 
 #[test]
