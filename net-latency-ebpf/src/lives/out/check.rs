@@ -49,6 +49,9 @@ pub(in crate::lives) fn check(world: &mut World, line: &PacketRecord) -> Result<
     };
     let ifindex = truth.out.devices.iter().find(on).map_or(0, |(_, ifindex)| *ifindex);
     let seq = if packet.protocol == IPPROTO_TCP { ends.first.wrapping_add(packet.start as u32) } else { 0 };
+    if line.flags & FLAG_WRITE_EVICTED != 0 && !truth.out.is_limited {
+        return Err(format!("no call of packet {number} was evicted"));
+    }
     // What came behind the queue: `check_sent`.
     let by_timer = if packet.flags & FLAG_RETRANS == 0 { FLAG_RTO } else { 0 };
     let later = if is_fine() { by_timer | FLAG_DROPPED | FLAG_ZERO_WINDOW } else { 0 };
