@@ -180,6 +180,9 @@ fields! {
         tcp_sock_mss_cache: 4, At("tcp_sock.mss_cache");
         tcp_sock_tcp_clock_cache: 8, At("tcp_sock.tcp_clock_cache");
     }
+    [Packets, Connections] => {
+        tcp_sock_bytes_sent: 8, At("tcp_sock.bytes_sent");
+    }
     [Held, Connections] => {
         tcp_sock_tcp_wstamp_ns: 8, At("tcp_sock.tcp_wstamp_ns");
     }
@@ -203,7 +206,6 @@ fields! {
         sock_sk_ack_backlog: 4, At("sock.sk_ack_backlog");
         sock_sk_max_ack_backlog: 4, At("sock.sk_max_ack_backlog");
         tcp_sock_bytes_received: 8, At("tcp_sock.bytes_received");
-        tcp_sock_bytes_sent: 8, At("tcp_sock.bytes_sent");
         tcp_sock_bytes_retrans: 8, At("tcp_sock.bytes_retrans");
         tcp_sock_segs_in: 4, At("tcp_sock.segs_in");
         tcp_sock_segs_out: 4, At("tcp_sock.segs_out");

@@ -115,12 +115,6 @@ impl<M: Memory> TcpSocket<M> {
         self.field(offset!(tcp_sock_tcp_wstamp_ns))
     }
 
-    /// Bytes sent, those sent again once more.
-    #[inline(always)]
-    pub(crate) fn bytes_sent(self) -> u64 {
-        self.field(offset!(tcp_sock_bytes_sent))
-    }
-
     /// Bytes sent again.
     #[inline(always)]
     pub(crate) fn bytes_resent(self) -> u64 {

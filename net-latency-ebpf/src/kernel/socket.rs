@@ -327,6 +327,12 @@ impl<M: Memory> TcpSocket<M> {
         self.field(offset!(tcp_sock_snd_una))
     }
 
+    /// Bytes sent, those sent again once more.
+    #[inline(always)]
+    pub(crate) fn bytes_sent(self) -> u64 {
+        self.field(offset!(tcp_sock_bytes_sent))
+    }
+
     /// The smoothed round-trip time, in eighths of a microsecond; 0 before the first ACK.
     #[inline(always)]
     pub(crate) fn smoothed_rtt(self) -> u32 {

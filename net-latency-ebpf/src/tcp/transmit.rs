@@ -427,7 +427,7 @@ fn wanted_connection<M: Memory>(
     let connection = match connection::find(socket) {
         // An earlier socket at that address may have left a writer that has nothing to do with these bytes.
         Some(connection) if connection.identity.get() == identity => connection,
-        Some(connection) if is_first_of_call(socket, connection) => {
+        Some(connection) if is_first_of_call(socket, connection, len) => {
             connection.connected(socket, identity, seq);
             connection
         }
@@ -462,14 +462,20 @@ fn first_send<M: Memory>(socket: Socket<M>, skb: Skb<M>, seq: u32) -> u64 {
     if last_sent == last && (!arch::REORDERS || is_its()) { first } else { 0 }
 }
 
-/// Whether the call that wrote to `socket` when it had no other end yet is still in progress, so that its first bytes are sent now: TCP
-/// Fast Open by `sendto`, which connects as well.
+/// Whether the call that wrote to `socket` when it had no other end yet is still in progress, and the segment of `len` bytes is the first
+/// that is sent of them: TCP Fast Open by `sendto`, which connects as well.
 #[inline(always)]
-fn is_first_of_call<M: Memory>(socket: Socket<M>, connection: &Connection) -> bool {
-    connection.identity.get().is_unconnected()
-        && connection.has_write.get() != 0
-        && socket.owned_by_task()
-        && connection.write.task.get().ids == Task::current_ids()
+fn is_first_of_call<M: Memory>(socket: Socket<M>, connection: &Connection, len: u32) -> bool {
+    if !connection.identity.get().is_unconnected()
+        || connection.has_write.get() == 0
+        || !socket.owned_by_task()
+        || connection.write.task.get().ids != Task::current_ids()
+    {
+        return false;
+    }
+    // `__tcp_transmit_skb` counts it between the checksum and IP.
+    let counted = if setting!(tcp_header_only) == 0 { 0 } else { u64::from(len) };
+    socket.known_tcp().is_some_and(|tcp| tcp.bytes_sent() == counted)
 }
 
 /// Whether the byte at `seq` is of a later write call than the cursor is at.
@@ -822,6 +828,8 @@ mod tests {
     fn a_call_that_connects_too_is_the_one_in_progress() {
         const OWNED: u64 = 24;
         const PORTS: u64 = 32;
+        const SENT: u64 = 40;
+        const LEN: u32 = 100;
         const IDS: u64 = 7 << 32 | 7;
         Machine::reset();
         let (socket, _) = kernel();
@@ -831,14 +839,21 @@ mod tests {
             machine.ids = IDS;
             machine.offsets.sock_sk_lock_owned = OWNED as u32;
             machine.offsets.sock_skc_portpair = PORTS as u32;
+            machine.offsets.tcp_sock_bytes_sent = SENT as u32;
         });
-        for (ports, has_write, owned, ids, is_it) in [
-            (0_u32, 1, 1_u32, IDS, true),
-            (443, 1, 1, IDS, false),
-            (0, 0, 1, IDS, false),
-            (0, 1, 0, IDS, false),
-            (0, 1, 1, 8 << 32 | 8, false),
+        for (ports, has_write, owned, ids, sent, header_only, is_it) in [
+            (0_u32, 1, 1_u32, IDS, 0, 0, true),
+            (443, 1, 1, IDS, 0, 0, false),
+            (0, 0, 1, IDS, 0, 0, false),
+            (0, 1, 0, IDS, 0, 0, false),
+            (0, 1, 1, 8 << 32 | 8, 0, 0, false),
+            // Others' bytes were first.
+            (0, 1, 1, IDS, LEN, 0, false),
+            (0, 1, 1, IDS, LEN, 1, true),
+            (0, 1, 1, IDS, LEN + 20, 1, false),
         ] {
+            Machine::with(|machine| machine.settings.tcp_header_only = header_only);
+            memory::write(number(socket.address()) + SENT, u64::from(sent));
             memory::write(number(socket.address()) + PORTS, ports);
             connection.identity.set(socket.identity());
             connection.has_write.set(has_write);
@@ -846,7 +861,8 @@ mod tests {
             task.ids = ids;
             connection.write.set(1, task, 100);
             memory::write(number(socket.address()) + OWNED, owned);
-            assert_eq!(is_first_of_call(socket, connection), is_it, "{ports} {has_write} {owned} {ids:#x}");
+            let is_first = is_first_of_call(socket, connection, LEN);
+            assert_eq!(is_first, is_it, "{ports} {has_write} {owned} {ids:#x} {sent} {header_only}");
         }
     }
 

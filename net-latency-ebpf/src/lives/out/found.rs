@@ -2,6 +2,8 @@
 
 use std::vec::Vec;
 
+use net_latency_common::PID_ALONE;
+
 use super::{
     super::{
         found::GOES,
@@ -406,5 +408,20 @@ fn a_thread_answers_what_it_has_read_last_from_that_socket() {
             let full = entries != usize::MAX;
             History { seed, entries, full, fine: true, ..History::of(steps) }.expect_true();
         }
+    }
+}
+
+/// A call connects and waits, another process's bytes are sent first, and the kernel skips the program of the next call of that thread.
+#[test]
+fn bytes_behind_others_are_not_of_the_call_that_connected() {
+    let connects = Tcp::Connect { task: 0, socket: 3, size: 4, copied: 0, waits: true, way: SOFTIRQ };
+    let goes_on = Tcp::Continue { task: 0, copied: 12, waits: false, sends: 0, way: SOFTIRQ };
+    let others = Write { task: 2, socket: 3, size: 7, copied: 12, waits: false, sends: 3, way: SOFTIRQ };
+    let steps = [tcp(connects), tcp(goes_on), tcp(others), write(0, 3, 2, SOFTIRQ)];
+    let kernel = Kernel { is_direct: false, ..History::of(&[]).kernel };
+    for seed in 1..400 {
+        let filter = Filter::Set([PID_ALONE, 0, 0]);
+        let header_only = seed % 2 == 0;
+        History { seed, kernel, skips: 2, filter, header_only, ..History::of(&steps) }.expect_true();
     }
 }

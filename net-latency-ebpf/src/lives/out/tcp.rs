@@ -735,7 +735,13 @@ impl Out {
             world.put(skb.address, offsets.tcp_skb_cb_tcp_flags, 0_u8);
             world.put(skb.address, offsets.tcp_skb_cb_tcp_gso_segs, 0_u16);
         }
+        // `__tcp_transmit_skb` counts them between the checksum and IP.
+        let sent = world.get::<u64>(sk, offsets.tcp_sock_bytes_sent) + u64::from(payload);
+        if self.is_header_only {
+            world.put(sk, offsets.tcp_sock_bytes_sent, sent);
+        }
         hook!(world, Hook::Sent, number, tcp::transmit::sent(sock(sk), hooked(skb)));
+        world.put(sk, offsets.tcp_sock_bytes_sent, sent);
         // `ip_queue_xmit`, `ip6_xmit`.
         let header: u16 = if is_v6 { 40 } else { 20 };
         world.put(skb.address, offsets.sk_buff_network_header, transport - header);
@@ -859,6 +865,7 @@ impl Out {
         sender.update(world);
         world.put(sk, offsets.tcp_sock_snd_nxt, first.wrapping_sub(1));
         world.put(sk, offsets.tcp_sock_snd_una, first.wrapping_sub(1));
+        world.put(sk, offsets.tcp_sock_bytes_sent, 0_u64);
         let data = (u64::from(copied) * UNIT).min(size).min(SIZE_GOAL);
         match call {
             Some(call) if data != 0 => {
