@@ -366,3 +366,19 @@ fn a_copy_of_what_was_evicted_is_not_what_is_read() {
         History { entries: 4, full: true, fine, ..History::of(&steps) }.expect_true();
     }
 }
+
+/// The first segment was not seen, and is read by an unwanted process: where the skb ends of which that reads was not known, and what it
+/// read next had the time of a wanted one.
+#[test]
+fn what_others_read_after_a_miss_is_not_of_who_reads_next() {
+    let read = |task, len, how| Step::Read { task, connection: 0, len, how };
+    let comes = |len, joins| Step::Segment(Segment { len, joins, ..GOES });
+    let unlock = Step::Unlock { connection: 0 };
+    let come = [comes(1, false), comes(2, false), read(0, 40, Reading::Peek), comes(4, true), unlock];
+    let steps = [&come[..], &[read(0, 12, Reading::Copy), unlock, read(1, 40, Reading::Copy)]].concat();
+    for seed in 1..4_000 {
+        let plain = History::of(&steps);
+        let kernel = Kernel { is_direct: false, ..plain.kernel };
+        History { seed, kernel, skips: 6, filter: Filter::One(1), ..plain }.expect_true();
+    }
+}

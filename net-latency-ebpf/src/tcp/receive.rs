@@ -352,8 +352,7 @@ fn note_drops<M: Memory>(socket: Socket<M>, connection: &Connection) {
 fn was_dropped(connection: &Connection, segment: &Segment, follows_evicted: bool) -> bool {
     segment.settle_len();
     let (next, skb_end) = (connection.read_next.get(), connection.skb_end.get());
-    let is_within = !before(next, connection.skb_start.get()) && before(next, skb_end);
-    if !is_within || !before(skb_end, segment.end()) {
+    if !is_in_buffer(connection, next) || !before(skb_end, segment.end()) {
         return false;
     }
     let is_unproven = !before(connection.unproven_until.get(), coarse(segment.transport));
@@ -425,18 +424,24 @@ fn learn_buffer<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u
         connection.skb_end.set(connection.skb_start.get());
         return connection.taken_from.set(connection.read_next.get());
     }
-    let (start, end) = match Skb::first_received(socket) {
-        Some(skb) => begin_buffer(connection, skb, copied),
-        None => (connection.taken_until.get(), connection.taken_until.get()),
-    };
-    connection.skb_start.set(start);
-    connection.skb_end.set(end);
-    connection.taken_from.set(start);
+    if let Some(skb) = Skb::first_received(socket) {
+        begin_buffer(connection, skb, copied);
+    } else {
+        connection.skb_start.set(connection.taken_until.get());
+        connection.skb_end.set(connection.taken_until.get());
+    }
+    connection.taken_from.set(connection.skb_start.get());
 }
 
-/// This skb is read, of which all before `copied` was read before. Where it begins and ends.
+/// Whether the byte with this number is in the skb of which a wanted process has read last.
 #[inline(always)]
-fn begin_buffer<M: Memory>(connection: &Connection, skb: Skb<M>, copied: u32) -> (u32, u32) {
+fn is_in_buffer(connection: &Connection, seq: u32) -> bool {
+    !before(seq, connection.skb_start.get()) && before(seq, connection.skb_end.get())
+}
+
+/// This skb is read, of which all before `copied` was read before.
+#[inline(always)]
+fn begin_buffer<M: Memory>(connection: &Connection, skb: Skb<M>, copied: u32) {
     let start = skb.tcp_cb_seq();
     let end = start.wrapping_add(skb.len());
     // What an earlier call left comes first.
@@ -448,7 +453,7 @@ fn begin_buffer<M: Memory>(connection: &Connection, skb: Skb<M>, copied: u32) ->
         connection.sure_until.set(end);
     }
     connection.skb_start.set(start);
-    (start, end)
+    connection.skb_end.set(end);
 }
 
 /// The next bytes to read are in the skbs of the queue, which will be gone when the read is reported: notes how far they follow each other.
@@ -457,7 +462,8 @@ fn learn_queue<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u3
     /// Skbs that are looked at. Bytes in others count as ambiguous.
     const MOST: u32 = 8;
     let Some(mut skb) = Skb::first_received(socket) else { return };
-    let (_, mut end) = begin_buffer(connection, skb, copied);
+    begin_buffer(connection, skb, copied);
+    let mut end = connection.skb_end.get();
     let count = socket.received_skbs();
     let mut number = 1;
     while number < MOST && number < count {
@@ -522,7 +528,7 @@ fn walk<M: Memory>(
         let start = queue.map_or(until, |socket| first_unread(socket, until));
         // Not seen on arrival, or evicted: go on at the next skb, whose start is a segment's. The next read of this one need not begin
         // where a segment does.
-        let is_within = connection.reports_late.get() == 0 && before(until, connection.skb_end.get());
+        let is_within = connection.reports_late.get() == 0 && is_in_buffer(connection, until);
         let behind = if is_within { connection.skb_end.get() } else { until };
         connection.read_next.set(if before(connection.read_next.get(), start) { start } else { behind });
         if start == until && queue.is_some_and(|socket| is_all_read(socket, until)) {
