@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Packets of one socket that are followed at the same time.
-const WAITING: usize = 4;
+pub(crate) const WAITING: usize = 4;
 
 /// What waits on a socket's queue.
 #[repr(C)]

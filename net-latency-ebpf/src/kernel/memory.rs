@@ -256,8 +256,8 @@ pub(crate) fn number(address: u64) -> u64 {
     negated(address).wrapping_neg()
 }
 
-/// 1 unless the number is 0. By arithmetic, of which the compiler makes no branch: of a shift that it sees and what is multiplied by it, it
-/// does.
+/// 1 unless the number is 0. The compiler must make no branch of it, which the verifier would follow both ways: so it does not see the
+/// shift.
 #[inline(always)]
 pub(crate) fn is_nonzero(number: u64) -> u64 {
     let top = number | negated(number);

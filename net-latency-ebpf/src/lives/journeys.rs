@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     bpf::host::{Machine, memory},
-    journey::testing,
+    journey::{queue::WAITING, testing},
 };
 
 /// A place at which no row has a meaning of its own: the address of a function.
@@ -153,10 +153,8 @@ pub(super) fn check(world: &World, looks: &[Looks], is_whole: bool) -> Result<()
                 return Err(format!("journey of packet {packet} has {row:?} about {:?}", about(row)));
             }
         }
-        if start.protocol == IPPROTO_TCP {
-            expect_room(&rows, &mine).map_err(|wrong| format!("journey of packet {packet}: {wrong}"))?;
-        }
-        check_schedule(looks, &mine, packet, is_whole)
+        let room = if start.protocol == IPPROTO_TCP { expect_room(&rows, &mine) } else { Ok(()) };
+        room.and_then(|()| check_schedule(looks, &mine, packet, is_whole))
             .map_err(|wrong| format!("journey of packet {packet}: {wrong}"))?;
         let read = truth.reads.iter().find(|read| read.packet == packet && read.start == its.start);
         let is_copied = read.is_some_and(|read| !read.is_late);
@@ -191,13 +189,12 @@ pub(super) fn check(world: &World, looks: &[Looks], is_whole: bool) -> Result<()
 
 /// Whether as many wait at the socket as are watched, if a row says that its packet is not.
 fn expect_room(rows: &[JourneyRow], mine: &[&JourneyRow]) -> Result<(), String> {
-    const WATCHED: usize = 4;
     let Some(row) = mine.iter().find(|row| row.flags & ROW_UNWATCHED != 0) else { return Ok(()) };
     let is_before = |other: &&JourneyRow| {
         other.flags & ROW_QUEUED != 0 && other.at < row.at && other.content >> 32 == row.content >> 32
     };
     let watched: HashSet<_> = rows.iter().filter(is_before).map(|other| other.id).collect();
-    if watched.len() < WATCHED {
+    if watched.len() < WAITING {
         Err(format!("only {watched:?} were watched before {row:?}"))
     } else {
         Ok(())

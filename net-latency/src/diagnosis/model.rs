@@ -74,6 +74,8 @@ pub struct Model {
     challengers: Challengers<Key>,
     /// The owner of a process that lived then.
     owners: fn(u32, i64) -> u64,
+    /// The network namespace that commands are typed in, if it is known.
+    own_netns: Option<u32>,
     /// The places of services that are alike; only one for several that share it.
     alike: HashMap<Kind, Vec<usize>>,
     connections: Connections,
@@ -108,6 +110,7 @@ impl Model {
             places: HashMap::new(),
             challengers: Challengers::new(),
             owners: |pid, _| pid.into(),
+            own_netns: None,
             alike: HashMap::new(),
             connections: Connections::default(),
             opening: Places::new(),
@@ -130,10 +133,16 @@ impl Model {
         Self { owners, ..self }
     }
 
+    /// Commands are typed in this network namespace.
+    #[must_use]
+    pub(crate) fn with_netns(self, own_netns: Option<u32>) -> Self {
+        Self { own_netns, ..self }
+    }
+
     /// Forgets all that it has seen.
     pub(super) fn clear(&mut self) {
-        let Self { threshold_ns, ephemeral, owners, .. } = *self;
-        *self = Self { threshold_ns, ephemeral, owners, ..Self::new(Duration::ZERO, (0, 0)) };
+        let Self { threshold_ns, ephemeral, owners, own_netns, .. } = *self;
+        *self = Self { threshold_ns, ephemeral, owners, own_netns, ..Self::new(Duration::ZERO, (0, 0)) };
     }
 
     /// Adds a packet.
@@ -455,19 +464,14 @@ impl Model {
         });
     }
 
-    /// Looks up what is not known yet: the process that had a CPU, where a thread that waited for one may run, and which services are in
-    /// another network namespace than this.
+    /// Looks up what is not known yet: the process that had a CPU, and where a thread that waited for one may run.
     pub(crate) fn ask(
         &mut self,
         process: impl Fn(u32, i64) -> Option<Process>,
         allowed: impl Fn(u32, u32, i64) -> Option<Allowed>,
-        own_netns: Option<u32>,
     ) {
-        for service in &mut self.services {
-            service.is_elsewhere |= own_netns.is_some_and(|own| own != service.netns);
-            for side in &mut service.sides {
-                side.holders.ask(&process, &allowed);
-            }
+        for side in self.services.iter_mut().flat_map(|service| &mut service.sides) {
+            side.holders.ask(&process, &allowed);
         }
     }
 
@@ -553,7 +557,7 @@ impl Model {
         if let Some(kind) = kind {
             self.alike.entry(kind).or_default().push(place);
         }
-        let service = Service::new(event, ends, port, owner, self.ephemeral);
+        let service = Service::new(event, ends, port, owner, self.ephemeral, self.own_netns);
         if is_full {
             self.services[place] = service;
         } else {

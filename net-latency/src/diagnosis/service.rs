@@ -78,7 +78,14 @@ pub(super) struct Service {
 
 impl Service {
     /// Whose first packet that is, and whose port; of that owner. `ephemeral` is as [`is_client`] takes it.
-    pub(super) fn new(event: &Event<'_>, ends: &Ends, port: u16, owner: u64, ephemeral: u32) -> Self {
+    pub(super) fn new(
+        event: &Event<'_>,
+        ends: &Ends,
+        port: u16,
+        owner: u64,
+        ephemeral: u32,
+        own_netns: Option<u32>,
+    ) -> Self {
         Self {
             pid: event.record().pid,
             is_of_several: false,
@@ -98,7 +105,7 @@ impl Service {
             netns: ends.netns,
             netns_name: event.netns_name().map(Into::into),
             is_contained: event.container().is_some(),
-            is_elsewhere: false,
+            is_elsewhere: own_netns.is_some_and(|own| own != ends.netns),
             met_ns: event.wall_ns(),
         }
     }

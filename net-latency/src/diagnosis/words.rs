@@ -555,8 +555,9 @@ pub(super) fn inside(service: &Service, command: &str) -> String {
     let name = name.filter(|name| name.chars().all(is_plain) && !name.starts_with('-'));
     match (name, service.is_contained, service.processes().pid()) {
         (Some(name), false, _) => format!("sudo ip netns exec {name} {command}"),
-        (None, _, Some(pid)) if service.is_elsewhere => format!("sudo nsenter -t {pid} -n {command}"),
-        (_, true, Some(pid)) => format!("sudo nsenter -t {pid} -n {command}"),
+        (_, is_contained, Some(pid)) if is_contained || service.is_elsewhere => {
+            format!("sudo nsenter -t {pid} -n {command}")
+        }
         _ => command.to_owned(),
     }
 }

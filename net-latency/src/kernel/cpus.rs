@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{lives::lived_at, mounts, processes::proc_is_initial};
+use super::{mounts, processes::living};
 
 /// Most threads of a process whose times are added up.
 const THREADS: usize = 64;
@@ -70,10 +70,7 @@ impl Ran {
     /// The figures of a process that lives and did so at `wall_ns`, by its id in the initial PID namespace; nothing if it has too many
     /// threads, or this kernel does not count it.
     pub(crate) fn of(pid: u32, wall_ns: i64) -> Option<Self> {
-        let directory = format!("/proc/{pid}");
-        if !proc_is_initial() || !lived_at(&directory, wall_ns) {
-            return None;
-        }
+        let directory = living(format!("/proc/{pid}"), wall_ns)?;
         let mut all = Self::default();
         for (number, thread) in fs::read_dir(directory + "/task").ok()?.flatten().enumerate() {
             if number == THREADS {
@@ -169,11 +166,9 @@ impl Hierarchies {
 
     /// The cgroup of a process that lives and did so at `wall_ns`, and those above it.
     pub(crate) fn above(&self, pid: u32, wall_ns: i64) -> Vec<PathBuf> {
-        let directory = format!("/proc/{pid}");
-        if !proc_is_initial() || !lived_at(&directory, wall_ns) {
-            return Vec::new();
-        }
-        self.chain(&fs::read(directory + "/cgroup").unwrap_or_default())
+        let text = living(format!("/proc/{pid}"), wall_ns)
+            .and_then(|directory| fs::read(directory + "/cgroup").ok());
+        self.chain(&text.unwrap_or_default())
     }
 
     fn chain(&self, text: &[u8]) -> Vec<PathBuf> {
@@ -237,7 +232,7 @@ impl Sample {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::processes::proc_is_initial, *};
 
     #[test]
     fn a_burst_in_a_quiet_minute_had_busy_cpus() {

@@ -7,24 +7,27 @@ use rustix::{
     time::{ClockId, Timespec, clock_gettime},
 };
 
+/// When it was started, in clock ticks ([`stat_field`]).
+const START: usize = 22;
+
 /// When the process or thread of this directory of /proc was started, ns since 1970, in steps of 10 ms: not later than it was.
 fn started(directory: &str) -> Option<i64> {
     // Read in this order, what comes between makes it earlier.
     let wall = clock_gettime(ClockId::Realtime);
     let running = clock_gettime(ClockId::Boottime);
     let ns = |time: Timespec| time.tv_sec * 1_000_000_000 + time.tv_nsec;
-    let ticks = start_ticks(&fs::read(format!("{directory}/stat")).ok()?)?;
+    let ticks = stat_field(&fs::read(format!("{directory}/stat")).ok()?, START)?;
     let start =
         i64::try_from(u128::from(ticks) * 1_000_000_000 / u128::from(clock_ticks_per_second())).ok()?;
     Some(ns(wall) - (ns(running) - start))
 }
 
-/// The start in a line of a `stat`. A name may have anything in it, parentheses too.
-fn start_ticks(stat: &[u8]) -> Option<u64> {
+/// A number in a line of a `stat` behind the name, by its place in proc_pid_stat(5). A name may have anything in it, parentheses too.
+pub(super) fn stat_field(stat: &[u8], number: usize) -> Option<u64> {
+    const FIRST_BEHIND_NAME: usize = 3;
     let end = stat.iter().rposition(|&byte| byte == b')')?;
-    // The first word behind the name is the third of the line, and the start the 22nd.
-    let word = stat[end + 1..].split(|&byte| byte == b' ').filter(|word| !word.is_empty()).nth(19)?;
-    str::from_utf8(word).ok()?.trim_end().parse().ok()
+    let mut words = stat[end + 1..].split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+    str::from_utf8(words.nth(number.checked_sub(FIRST_BEHIND_NAME)?)?).ok()?.trim_end().parse().ok()
 }
 
 /// Whether the process or thread that has this directory of /proc lived at a time, ns since 1970. Else it is another one that has got the
@@ -46,11 +49,11 @@ mod tests {
     fn a_start_is_found_behind_any_name() {
         let behind = "S 1 7 7 0 -1 4194560 141 0 0 0 0 0 0 0 20 0 1 0 4711 2383872 0\n";
         for name in ["sh", "a b", ") S 1 2", "((", ""] {
-            assert_eq!(start_ticks(format!("7 ({name}) {behind}").as_bytes()), Some(4711), "{name}");
+            assert_eq!(stat_field(format!("7 ({name}) {behind}").as_bytes(), START), Some(4711), "{name}");
         }
         for other in ["", "7 (sh", "7 (sh) S 1", "7 (sh) S 1 7 7 0 -1 4194560 141 0 0 0 0 0 0 0 20 0 1 0 x 1"]
         {
-            assert_eq!(start_ticks(other.as_bytes()), None, "{other}");
+            assert_eq!(stat_field(other.as_bytes(), START), None, "{other}");
         }
         let start = started("/proc/self").expect("this one lives");
         assert!(start <= now() && start > now() - 86_400_000_000_000);

@@ -30,6 +30,11 @@ pub(super) fn proc_is_initial() -> bool {
     fs::metadata("/proc/self/ns/pid").is_ok_and(|data| data.ino() == INITIAL)
 }
 
+/// This directory of /proc, of a process or a thread by its ids in the initial PID namespace, if it lives and did so at `wall_ns`.
+pub(super) fn living(directory: String, wall_ns: i64) -> Option<String> {
+    (proc_is_initial() && lived_at(&directory, wall_ns)).then_some(directory)
+}
+
 /// The known facts about a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {

@@ -4,7 +4,7 @@ use std::{fs, io, ops::RangeInclusive, path::Path, process};
 
 use net_latency_common::COMM_LEN;
 
-use super::{lives::lived_at, processes::proc_is_initial};
+use super::{lives::stat_field, processes::living};
 use crate::request::glob::Glob;
 
 /// Those of the globs that match no thread of another process now. The first thread of a process has the process's name.
@@ -51,36 +51,32 @@ pub(crate) struct Process {
 pub(crate) struct Realtime {
     /// `SCHED_FIFO` or `SCHED_RR`.
     pub(crate) policy: &'static str,
-    pub(crate) priority: u32,
+    pub(crate) priority: u64,
 }
 
 impl Process {
     /// One that lives and did so at `wall_ns`, by its id in the initial PID namespace.
     pub(crate) fn of(pid: u32, wall_ns: i64) -> Option<Self> {
-        let directory = format!("/proc/{pid}");
-        if !proc_is_initial() || !lived_at(&directory, wall_ns) {
-            return None;
-        }
+        let directory = living(format!("/proc/{pid}"), wall_ns)?;
         let directory = Path::new(&directory);
-        let realtime = fs::read_to_string(directory.join("stat")).ok().and_then(|stat| Realtime::read(&stat));
+        let realtime = fs::read(directory.join("stat")).ok().and_then(|stat| Realtime::read(&stat));
         Some(Self { name: comm(directory)?, realtime })
     }
 }
 
 impl Realtime {
-    /// By `/proc/PID/stat`: fields 40 and 41 of proc_pid_stat(5), of which the third is the first behind the name.
-    fn read(stat: &str) -> Option<Self> {
-        const FIFO: u32 = 1;
-        const RR: u32 = 2;
-        let (_, behind) = stat.rsplit_once(") ")?;
-        let mut fields = behind.split(' ').skip(40 - 3);
-        let priority = fields.next()?.parse().ok()?;
-        let policy = match fields.next()?.trim().parse().ok()? {
+    /// By a line of a `stat`.
+    fn read(stat: &[u8]) -> Option<Self> {
+        const PRIORITY: usize = 40;
+        const POLICY: usize = 41;
+        const FIFO: u64 = 1;
+        const RR: u64 = 2;
+        let policy = match stat_field(stat, POLICY)? {
             FIFO => "SCHED_FIFO",
             RR => "SCHED_RR",
             _ => return None,
         };
-        Some(Self { policy, priority })
+        Some(Self { policy, priority: stat_field(stat, PRIORITY)? })
     }
 }
 
@@ -108,10 +104,7 @@ impl Allowed {
     /// Where a thread may run that lives and did so at `wall_ns`, by its affinity and its cpuset, by its ids in the initial PID
     /// namespace.
     pub(crate) fn of(pid: u32, tid: u32, wall_ns: i64) -> Option<Self> {
-        let directory = format!("/proc/{pid}/task/{tid}");
-        if !proc_is_initial() || !lived_at(&directory, wall_ns) {
-            return None;
-        }
+        let directory = living(format!("/proc/{pid}/task/{tid}"), wall_ns)?;
         let status = fs::read_to_string(directory + "/status").ok()?;
         let online = fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
         Self::read(&status, &online)
@@ -146,7 +139,7 @@ fn ranges(list: &str) -> Option<Vec<RangeInclusive<u32>>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::processes::proc_is_initial, *};
 
     #[test]
     fn a_thread_may_use_some_of_the_cpus_that_are_online() {
@@ -176,12 +169,12 @@ mod tests {
         // Fields 3 to 39, then the priority and the policy, and a few of those behind.
         let read = |priority: u32, policy: u32| {
             let between = "1 ".repeat(36);
-            Realtime::read(&format!("7 (a) b) S {between}{priority} {policy} 0 0\n"))
+            Realtime::read(format!("7 (a) b) S {between}{priority} {policy} 0 0\n").as_bytes())
         };
         assert_eq!(read(98, 1), Some(Realtime { policy: "SCHED_FIFO", priority: 98 }));
         assert_eq!(read(1, 2), Some(Realtime { policy: "SCHED_RR", priority: 1 }));
         assert_eq!(read(0, 0), None);
-        assert_eq!(Realtime::read("7 (a) S 1"), None);
+        assert_eq!(Realtime::read(b"7 (a) S 1"), None);
     }
 
     #[test]

@@ -87,7 +87,7 @@ async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Durat
     }
     let sensors = Sensors::start(monotonic_ns());
     let mut live = Live {
-        model: new_model(config).with_owners(owners::of),
+        model: new_model(config).with_owners(owners::of).with_netns(netns::own()),
         began: sensors.mark(),
         sensors,
         summary: Summary::since(*tracer.span.start()).with_connections(connections(config)),
@@ -155,7 +155,7 @@ impl Live {
                 Beat::Tick { is_second } => {
                     if is_second {
                         self.names.refresh();
-                        self.model.ask(Process::of, Allowed::of, netns::own());
+                        self.model.ask(Process::of, Allowed::of);
                         self.sensors.look(self.model.processes(), monotonic_ns());
                         self.alarm.look(&self.tracer.losses()?);
                     }
@@ -208,7 +208,7 @@ impl Live {
             None => machine.miss("accept queues, handshakes and drops (they were not traced)"),
         }
         self.model.set_machine(machine);
-        self.model.ask(Process::of, Allowed::of, netns::own());
+        self.model.ask(Process::of, Allowed::of);
         self.model.finish();
         self.summary.finish();
         losses.evicted_in = self.tracer.ledger(self.summary.packets(), self.left_out, 0)?.evicted;

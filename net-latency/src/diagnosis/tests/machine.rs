@@ -14,7 +14,7 @@ fn who_had_the_cpu_is_named_and_whether_affinity_forces_it() {
     let allowed = Allowed { count: 1, first: 3, online: 4 };
     let realtime = Some(Realtime { policy: "SCHED_FIFO", priority: 98 });
     let process = |pid, _| (pid == HOLDER).then(|| Process { name: comm(b"ba\x1bckup"), realtime });
-    model.ask(process, |pid, tid, _| ((pid, tid) == (ORDERS.pid, ORDERS.pid)).then_some(allowed), None);
+    model.ask(process, |pid, tid, _| ((pid, tid) == (ORDERS.pid, ORDERS.pid)).then_some(allowed));
     let realtime = "; it is real-time (SCHED_FIFO, priority 98), and gives its CPU to no other";
     assert!(
         said(&model).contains(&format!("PID {HOLDER}, {wait}{realtime}\nCPU affinity forces this wait: ")),

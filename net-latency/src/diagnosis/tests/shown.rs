@@ -297,17 +297,16 @@ fn losses_count_from_when_the_packets_do() {
 #[test]
 fn a_command_is_for_the_namespace_of_the_service() {
     let said = |name: Option<&[u8]>, container: Option<&[u8]>, remote: [u8; 4], is_elsewhere: bool| {
-        let mut model = Model::new(Duration::from_millis(1), EPHEMERAL);
         let mut traffic = Traffic::default();
         traffic.client(Who { pid: 200, name: "client", port: 5_432 }, remote, 60, 20 * MS);
         let mut packets = traffic.packets.clone();
         packets.sort_by_key(|(wall, ..)| *wall);
+        let own = packets[0].1.netns + u32::from(is_elsewhere);
+        let mut model = Model::new(Duration::from_millis(1), EPHEMERAL).with_netns(Some(own));
         for (wall, record, parts) in &packets {
             let event = Event::new(record, *wall, Some(b"veth0")).with_place(name, container);
             model.record(&event.with_parts(Some(parts)));
         }
-        let own = packets[0].1.netns + u32::from(is_elsewhere);
-        model.ask(|_, _| None, |_, _, _| None, Some(own));
         model.finish();
         judge(&model, None).findings.remove(0).next
     };
