@@ -174,6 +174,8 @@ pub(crate) struct Connection {
     pub(super) write_start: Field<u32>,
     /// Where the newest write call starts.
     pub(super) last_write: Field<u32>,
+    /// Where that one's bytes end, or later: what comes behind is of a call that was not seen.
+    pub(super) last_end: Field<u32>,
     pub(super) has_write: Field<u32>,
     /// Whether a call was evicted whose bytes are not all sent.
     pub(super) write_evicted: Field<u32>,
@@ -325,6 +327,7 @@ impl Connection {
         self.addresses.set(AddrPair::of_socket(socket));
         let moved = seq.wrapping_sub(self.write_start.get());
         self.write.next.set(self.write.next.get().wrapping_add(moved));
+        self.last_end.set(self.write.next.get());
         self.write_start.set(seq);
         self.last_write.set(seq);
     }

@@ -120,6 +120,8 @@ pub(super) fn append<M: Memory>(
     has_unknown: impl FnOnce() -> bool,
 ) -> HookResult {
     let write = &connection.write;
+    let last_end = connection.last_end.get();
+    connection.last_end.set(end);
     if connection.has_write.get() == 0 || is_all_sent {
         // Nothing waits before these bytes, or nothing whose call was seen.
         if is_all_sent {
@@ -130,8 +132,7 @@ pub(super) fn append<M: Memory>(
             has_unknown()
         } else {
             // Or a call between that was not seen.
-            let is_behind_last = write.has_next.get() == 0 && before(write.next.get(), start);
-            is_behind_last || write.task.get().pid() != task.pid()
+            before(last_end, start) || write.task.get().pid() != task.pid()
         };
         if is_anothers {
             connection.several_writers.set(1);
@@ -529,9 +530,8 @@ fn writer(connection: &Connection, seq: u32) -> (u64, Author) {
     let write = &connection.write;
     let is_before = before(seq, connection.write_start.get());
     let is_behind = !before(seq, write.next.get());
-    if is_behind && write.has_next.get() == 0 {
-        // A call that was not seen, even one of a process that wrote nothing else. If there is a later call, these may be its bytes, in a
-        // packet that is sent again and is a part of a segment with those of both; what is between two calls is known (`append`).
+    if !before(seq, connection.last_end.get()) {
+        // A call that was not seen, even one of a process that wrote nothing else. What is between two calls is known (`append`).
         connection.several_writers.set(1);
     }
     if !is_before && !is_behind {

@@ -306,9 +306,14 @@ fn what_an_unseen_call_wrote_has_no_writer_when_it_is_sent_again() {
     let resent =
         |which, cuts| tcp(Resend { who: Who::Softirq, socket: 0, which, cuts, joins: false, way: SOFTIRQ });
     let sent = [written(0, 0), written(1, 1), resent(0, true)];
-    for steps in
-        [[&sent[..], &[resent(1, false)]].concat(), [&sent[..], &[written(0, 0), resent(1, false)]].concat()]
-    {
+    // Or behind those of a call that the segment had bytes of, too.
+    let behind = [written(0, 0), written(0, 0), written(1, 1), resent(0, true), resent(1, true)];
+    for steps in [
+        [&sent[..], &[resent(1, false)]].concat(),
+        [&sent[..], &[written(0, 0), resent(1, false)]].concat(),
+        [&behind[..], &[resent(2, false)]].concat(),
+        [&behind[..], &[written(0, 0), resent(2, false)]].concat(),
+    ] {
         for seed in 1..400 {
             let plain = History::of(&steps);
             let kernel = Kernel { is_direct: false, ..plain.kernel };
