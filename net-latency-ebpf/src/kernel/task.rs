@@ -18,7 +18,7 @@ use crate::bpf::{self, current_task, current_task_known, read_current_comm, read
 pub(crate) type Name = [u64; COMM_LEN / 8];
 
 /// A task by ids and names; all zero where unknown.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Task {
     /// Process id in the upper half, thread id in the lower, as `bpf_get_current_pid_tgid` gives them.

@@ -4,7 +4,7 @@ use net_latency_common::{Counter, PID_ALONE};
 
 use super::{
     history::{Fate, History, Segment, Step},
-    processes::Filter,
+    processes::{self, Filter},
     tcp_in::Reading,
     world::Kernel,
 };
@@ -380,5 +380,31 @@ fn what_others_read_after_a_miss_is_not_of_who_reads_next() {
         let plain = History::of(&steps);
         let kernel = Kernel { is_direct: false, ..plain.kernel };
         History { seed, kernel, skips: 6, filter: Filter::One(1), ..plain }.expect_true();
+    }
+}
+
+/// What came first was evicted, and a copy of it waits for the lock while the first one is read: that had the copy's times, with none of its
+/// bytes beyond the skb that is read.
+#[test]
+fn a_copy_in_the_backlog_is_not_what_is_read() {
+    let comes = |connection, again| Step::Segment(Segment { connection, again, ..GOES });
+    let how = [Reading::Peek, Reading::Copy];
+    let [looks, reads] = how.map(|how| Step::Read { task: 0, connection: 0, len: 40, how });
+    let steps = [comes(0, 0), looks, comes(1, 0), comes(0, 0), comes(0, 2), reads];
+    for seed in 1..400 {
+        History { seed, full: true, entries: 2, ..History::of(&steps) }.expect_true();
+    }
+}
+
+/// A call took more than a run has lines for, and then its thread got a name that is wanted: the rest had lines with that name.
+#[test]
+fn what_a_thread_took_by_another_name_is_not_shown() {
+    let comes = |len| Step::Segment(Segment { len, ..GOES });
+    let read = |len, how| Step::Read { task: 0, connection: 0, len, how };
+    let renamed = Step::Process(processes::Step::Rename { task: 0, digit: 2 });
+    let came = [4, 2, 2, 3, 1].map(comes);
+    let steps = [&came[..], &[read(23, Reading::Splice), renamed, read(40, Reading::Copy)]].concat();
+    for seed in 1..40 {
+        History { seed, full: true, filter: Filter::Named(2), ..History::of(&steps) }.expect_true();
     }
 }

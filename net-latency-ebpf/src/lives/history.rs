@@ -488,8 +488,6 @@ impl Run {
         let processes = Processes::new(&mut world, history.filter);
         world.truth.is_filtered = history.filter != Filter::Off;
         world.truth.is_by_name = matches!(history.filter, Filter::Named(_));
-        world.truth.evicts = history.entries != usize::MAX;
-        world.truth.are_drops_seen = history.kernel.shows_tcp_drops;
         Machine::with(|machine| {
             machine.entries = history.entries;
             machine.settings.control = u32::from(history.control);

@@ -163,10 +163,6 @@ pub(super) struct Truth {
     pub(super) is_filtered: bool,
     /// Whether they are by their names.
     pub(super) is_by_name: bool,
-    /// Whether segments may be evicted.
-    pub(super) evicts: bool,
-    /// Whether a hook sees what TCP drops.
-    pub(super) are_drops_seen: bool,
     /// What threads did that may read.
     pub(super) scheduled: Scheduled,
     pub(super) services: Services,
@@ -239,7 +235,6 @@ impl Truth {
             .reads
             .iter()
             .filter(|read| read.connection == connection && read.start < end && start < read.end);
-        let may_be_lent = self.may_be_of_copy(connection, start, end, transport);
         let mut of_first = None;
         for read in reads {
             if (read.start..read.end).contains(&start) {
@@ -247,7 +242,7 @@ impl Truth {
             }
             let is_known = drv | ip | transport != 0;
             let packet = &self.packets[read.packet];
-            if packet.is_untraced || may_be_lent {
+            if packet.is_untraced {
                 // docs/accuracy.md: a copy that comes while the first one waits untraced lends it its times.
                 continue;
             }
@@ -296,17 +291,6 @@ impl Truth {
         if self.packets[read.packet].is_untraced { Ok(()) } else { self.check_entries(line, read.packet) }
     }
 
-    /// Whether these bytes may have the times of a copy, since what came first was evicted (docs/accuracy.md): before Linux 5.18, or if the
-    /// copy, which TCP got at `transport`, has newer bytes.
-    fn may_be_of_copy(&self, connection: usize, start: u64, end: u64, transport: u64) -> bool {
-        let is_its = |read: &Read| read.connection == connection && read.start < end && start < read.end;
-        let lender_stays = || {
-            let lender = self.call_at(transport).filter(|call| call.hook == Hook::Tcp).map(|call| call.about);
-            self.reads.iter().any(|read| is_its(read) && Some(read.packet) == lender)
-        };
-        self.evicts && self.has_copies_of(connection) && (!self.are_drops_seen || lender_stays())
-    }
-
     /// A call that writes is seen, if there was room for what it writes.
     pub(super) fn sends(&mut self, call: usize) {
         let Call { result, is_skipped, .. } = self.calls[call];
@@ -329,11 +313,7 @@ impl Truth {
             let start = u64::from(line.seq.wrapping_sub(self.connections[connection].first));
             let before = |read: &&Read| read.connection == connection && read.start <= start;
             let is_untraced = |read: &Read| start < read.end && self.packets[read.packet].is_untraced;
-            let may_be_lent = || {
-                let end = start + u64::from(line.len);
-                self.may_be_of_copy(connection, start, end, line.stamps[STAMP_TRANSPORT])
-            };
-            if self.reads.iter().filter(before).any(is_untraced) || may_be_lent() {
+            if self.reads.iter().filter(before).any(is_untraced) {
                 // As in `check_tcp_in`: the times are those of a copy.
                 return Some((0, u64::MAX));
             }

@@ -278,8 +278,8 @@ fn taken_of<M: Memory>(socket: Socket<M>, connection: &Connection, is_others: bo
 /// A task takes bytes now; 0 if this is not a task's call.
 #[inline(always)]
 fn note_taker(connection: &Connection, task: Task) {
-    if connection.is_late.get() != 0 && connection.user.get().ids != task.ids {
-        // The rest was another task's, which can't be named any more.
+    if connection.is_late.get() != 0 && connection.user.get() != task {
+        // The rest was another task's, or this one's when it had another name, which can't be told any more.
         connection.read_next.set(connection.late_until.get());
         connection.is_late.set(0);
         counters::one(Counter::UnmatchedIn);
@@ -345,12 +345,16 @@ fn note_drops<M: Memory>(socket: Socket<M>, connection: &Connection) {
 }
 
 /// Whether a segment at which the walk is was dropped, though that was not seen. The bytes that are read are those of an skb, and no segment
-/// reaches beyond its skb: one of several copies is cut to that, of which one may have been evicted (`follows_evicted`).
+/// reaches beyond its skb: one of several copies is cut to that. One of them may have been evicted (`follows_evicted`): then it is known to
+/// be what is read only if the queue begins with its skb.
 ///
 /// A function with a stack of its own, which is free again before there is a line.
 #[inline(never)]
 fn was_dropped(connection: &Connection, segment: &Segment, follows_evicted: bool) -> bool {
     segment.settle_len();
+    if follows_evicted && !is_first_in_queue(connection.address.get(), segment) {
+        segment.make_ambiguous();
+    }
     let (next, skb_end) = (connection.read_next.get(), connection.skb_end.get());
     if !is_in_buffer(connection, next) || !before(skb_end, segment.end()) {
         return false;
@@ -359,11 +363,17 @@ fn was_dropped(connection: &Connection, segment: &Segment, follows_evicted: bool
     if !segment.is_ambiguous() && connection.drops.get() != 0 && is_unproven {
         return true;
     }
-    if segment.is_ambiguous() || follows_evicted {
-        segment.make_ambiguous();
+    if segment.is_ambiguous() {
         segment.len.set(skb_end.wrapping_sub(next));
     }
     false
+}
+
+/// Whether the receive queue of the socket at this address begins with this segment's skb.
+#[inline(always)]
+fn is_first_in_queue(socket: u64, segment: &Segment) -> bool {
+    let first = Skb::first_received(Socket::<Probed>::new(socket as *const u8));
+    first.is_some_and(|skb| segment.came_with(number(skb.address())) && skb.tcp_cb_seq() == segment.key.seq)
 }
 
 /// A kernel function is about to take bytes from a socket's queue (`__tcp_read_sock`, for splice and the like;
@@ -940,15 +950,40 @@ mod tests {
             segment.longest.set(len);
             assert_eq!(was_dropped(connection, &segment, false), was, "{start} {len} {drops} {until}");
             assert_eq!((segment.len.get(), segment.is_ambiguous()), (len, false));
-            // One of several copies, as one that may be, ends where its skb does.
-            let is_cut = !was && (START..START + 100).contains(&start) && start + len > START + 100;
-            let cut = if is_cut { START + 100 - start } else { len };
-            assert_eq!(was_dropped(connection, &segment, true), was);
-            assert_eq!((segment.len.get(), segment.is_ambiguous()), (cut, is_cut), "{start} {len}");
+            // One of several copies ends where its skb does.
             segment.make_ambiguous();
             assert!(!was_dropped(connection, &segment, false));
-            let is_cut = is_cut || was;
+            let is_cut = (START..START + 100).contains(&start) && start + len > START + 100;
             assert_eq!(segment.len.get(), if is_cut { START + 100 - start } else { len }, "{start} {len}");
+        }
+    }
+
+    /// Where a copy may have been evicted, the skb shows which one is read, while that is the first of the queue.
+    #[test]
+    fn a_segment_that_follows_an_evicted_one_is_known_by_its_skb() {
+        const START: u32 = 1_000;
+        const LATER: u32 = 1_010;
+        let connection = connection();
+        let [sock, skb] = [(); 2].map(|()| memory::take(memory::slab(64)));
+        Machine::with(|machine| {
+            machine.offsets = Offsets { sock_sk_receive_queue: 8, tcp_skb_cb_seq: 8, ..Offsets::default() };
+        });
+        connection.address.set(sock);
+        memory::write(sock + 8, skb);
+        for (waiting, first, came_with, is_known) in [
+            (1_u32, START, skb, true),
+            (0, START, skb, false),
+            (1, LATER, skb, false),
+            (1, START, skb + 64, false),
+        ] {
+            memory::write(sock + 24, waiting);
+            memory::write(skb + 8, first);
+            // SAFETY: as above.
+            let mut segment: Segment = unsafe { core::mem::zeroed() };
+            segment.key.seq = START;
+            segment.skb.set((came_with >> 3) as u32);
+            assert!(!was_dropped(connection, &segment, true));
+            assert_eq!(segment.is_ambiguous(), !is_known, "{waiting} {first} {came_with:#x}");
         }
     }
 }

@@ -211,6 +211,12 @@ impl Segment {
         self.flags.set(self.flags.get() | FLAG_AMBIGUOUS);
     }
 
+    /// Whether the skb at this address, which lives, has brought it.
+    #[inline(always)]
+    pub(super) fn came_with(&self, skb: u64) -> bool {
+        self.skb.get() == short(skb)
+    }
+
     /// Whether no stamp is known to be its own: what comes from now on changes nothing.
     #[inline(always)]
     pub(super) fn is_ambiguous(&self) -> bool {
@@ -337,7 +343,7 @@ pub(super) fn trim(waiting: &Waiting, skb: u64, seq: u32) -> bool {
     segment.settle_len();
     let end = segment.end();
     let key = SegmentKey { seq, ..segment.key };
-    let has_more = before(seq, end) && segment.skb.get() == short(skb);
+    let has_more = before(seq, end) && segment.came_with(skb);
     let rest = |key| Segment {
         key,
         len: Field::new(end.wrapping_sub(seq)),
@@ -450,7 +456,7 @@ fn short(skb: u64) -> u32 {
 /// An skb comes that has this address: if the segment's had it too, that one is gone.
 #[inline(always)]
 fn disown(segment: &Segment, skb: u64) {
-    if segment.skb.get() == short(skb) {
+    if segment.came_with(skb) {
         segment.skb.set(0);
     }
 }
