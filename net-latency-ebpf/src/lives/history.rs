@@ -495,6 +495,7 @@ impl Run {
             machine.settings.fine = u32::from(history.fine);
         });
         world.skips = history.skips;
+        world.truth.has_slots = !history.full;
         if history.full {
             skips::begin(hook_key("slots::full"));
         }

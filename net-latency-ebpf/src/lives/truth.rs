@@ -163,6 +163,8 @@ pub(super) struct Truth {
     pub(super) is_filtered: bool,
     /// Whether they are by their names.
     pub(super) is_by_name: bool,
+    /// Whether segments find slots, and none goes to the map that evicts.
+    pub(super) has_slots: bool,
     /// What threads did that may read.
     pub(super) scheduled: Scheduled,
     pub(super) services: Services,
@@ -411,8 +413,8 @@ impl Truth {
             if is_others || self.has_late_lines(number) {
                 continue;
             }
-            // What came out of order may count as doubtful where skbs are gone.
-            let may_lack = !is_in_order && reads().any(|read| read.is_late);
+            // What came out of order may count as doubtful where skbs are gone; and so may what has no slot (docs/accuracy.md).
+            let may_lack = (!is_in_order || !self.has_slots) && reads().any(|read| read.is_late);
             for read in reads() {
                 let packet = &self.packets[read.packet];
                 let seq = ends.first.wrapping_add(packet.start as u32);

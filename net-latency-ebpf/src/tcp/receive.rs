@@ -345,35 +345,41 @@ fn note_drops<M: Memory>(socket: Socket<M>, connection: &Connection) {
 }
 
 /// Whether a segment at which the walk is was dropped, though that was not seen. The bytes that are read are those of an skb, and no segment
-/// reaches beyond its skb: one of several copies is cut to that. One of them may have been evicted (`follows_evicted`): then it is known to
-/// be what is read only if the queue begins with its skb.
+/// reaches beyond its skb: one of several copies is cut to that, of which one may have been evicted (`follows_evicted`). A copy that is not
+/// read, and brought nothing more, waits for the lock or is dropped.
 ///
 /// A function with a stack of its own, which is free again before there is a line.
 #[inline(never)]
 fn was_dropped(connection: &Connection, segment: &Segment, follows_evicted: bool) -> bool {
     segment.settle_len();
-    if follows_evicted && !is_first_in_queue(connection.address.get(), segment) {
-        segment.make_ambiguous();
-    }
     let (next, skb_end) = (connection.read_next.get(), connection.skb_end.get());
-    if !is_in_buffer(connection, next) || !before(skb_end, segment.end()) {
+    let is_known = is_in_buffer(connection, next);
+    let is_unproven =
+        connection.drops.get() != 0 && !before(connection.unproven_until.get(), coarse(segment.transport));
+    if follows_evicted {
+        let socket = Socket::<Probed>::new(connection.address.get() as *const u8);
+        if (!is_known || is_unproven || socket.has_backlog()) && !is_first_in_queue(socket, segment) {
+            segment.make_ambiguous();
+        }
+    }
+    if !is_known || !before(skb_end, segment.end()) {
         return false;
     }
-    let is_unproven = !before(connection.unproven_until.get(), coarse(segment.transport));
-    if !segment.is_ambiguous() && connection.drops.get() != 0 && is_unproven {
+    if !segment.is_ambiguous() && is_unproven {
         return true;
     }
-    if segment.is_ambiguous() {
+    if segment.is_ambiguous() || follows_evicted {
+        segment.make_ambiguous();
         segment.len.set(skb_end.wrapping_sub(next));
     }
     false
 }
 
-/// Whether the receive queue of the socket at this address begins with this segment's skb.
+/// Whether the receive queue of a socket begins with this segment's skb.
 #[inline(always)]
-fn is_first_in_queue(socket: u64, segment: &Segment) -> bool {
-    let first = Skb::first_received(Socket::<Probed>::new(socket as *const u8));
-    first.is_some_and(|skb| segment.came_with(number(skb.address())) && skb.tcp_cb_seq() == segment.key.seq)
+fn is_first_in_queue<M: Memory>(socket: Socket<M>, segment: &Segment) -> bool {
+    Skb::first_received(socket)
+        .is_some_and(|skb| segment.came_with(number(skb.address())) && skb.tcp_cb_seq() == segment.key.seq)
 }
 
 /// A kernel function is about to take bytes from a socket's queue (`__tcp_read_sock`, for splice and the like;
@@ -958,7 +964,8 @@ mod tests {
         }
     }
 
-    /// Where a copy may have been evicted, the skb shows which one is read, while that is the first of the queue.
+    /// Where a copy may have been evicted, the skb shows which one is read, while that is the first of the queue. Else a copy may wait for the
+    /// lock, or have been dropped unseen.
     #[test]
     fn a_segment_that_follows_an_evicted_one_is_known_by_its_skb() {
         const START: u32 = 1_000;
@@ -966,16 +973,30 @@ mod tests {
         let connection = connection();
         let [sock, skb] = [(); 2].map(|()| memory::take(memory::slab(64)));
         Machine::with(|machine| {
-            machine.offsets = Offsets { sock_sk_receive_queue: 8, tcp_skb_cb_seq: 8, ..Offsets::default() };
+            machine.offsets = Offsets {
+                sock_sk_receive_queue: 8,
+                sock_sk_backlog_len: 32,
+                tcp_skb_cb_seq: 8,
+                ..Offsets::default()
+            };
         });
         connection.address.set(sock);
+        connection.read_next.set(START);
+        connection.skb_start.set(START);
         memory::write(sock + 8, skb);
-        for (waiting, first, came_with, is_known) in [
-            (1_u32, START, skb, true),
-            (0, START, skb, false),
-            (1, LATER, skb, false),
-            (1, START, skb + 64, false),
+        for (waiting, first, came_with, skb_end, backlog, drops, is_known) in [
+            (1_u32, START, skb, START, 0_u32, 0, true),
+            (0, START, skb, START, 0, 0, false),
+            (1, LATER, skb, START, 0, 0, false),
+            (1, START, skb + 64, START, 0, 0, false),
+            (1, START, skb, LATER, 1, 1, true),
+            (1, LATER, skb, LATER, 0, 0, true),
+            (1, LATER, skb, LATER, 1, 0, false),
+            (1, LATER, skb, LATER, 0, 1, false),
         ] {
+            connection.skb_end.set(skb_end);
+            connection.drops.set(drops);
+            memory::write(sock + 32, backlog);
             memory::write(sock + 24, waiting);
             memory::write(skb + 8, first);
             // SAFETY: as above.
@@ -983,7 +1004,8 @@ mod tests {
             segment.key.seq = START;
             segment.skb.set((came_with >> 3) as u32);
             assert!(!was_dropped(connection, &segment, true));
-            assert_eq!(segment.is_ambiguous(), !is_known, "{waiting} {first} {came_with:#x}");
+            let case = (waiting, first, came_with, skb_end, backlog, drops);
+            assert_eq!(segment.is_ambiguous(), !is_known, "{case:?}");
         }
     }
 }
