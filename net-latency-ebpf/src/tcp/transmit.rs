@@ -349,8 +349,9 @@ pub(super) fn dropped<M: Memory>(skb: Skb<M>) {
         connection.transmission.ended.set(transport);
         return counters::one(Counter::UnfinishedOut);
     }
+    // One that came in has the other end's numbers.
     #[cfg(feature = "fine")]
-    if is_fine() {
+    if is_fine() && !skb.has_entered() {
         let is_segment = socket.protocol() == u16::from(IPPROTO_TCP)
             && skb.tcp_payload_start().is_some_and(|seq| in_flight::dropped(number(socket.address()), seq));
         if !is_segment {
