@@ -28,7 +28,7 @@ const FLAG_NAMES: [(u16, &str, &str); 8] = [
     (
         FLAG_AMBIGUOUS,
         "ambiguous",
-        "Another copy of the segment came while it waited: no stamp is known to be its own.",
+        "Another copy of the segment came while it waited, or may have come and been evicted: no stamp is known to be its own.",
     ),
     (
         FLAG_ZERO_WINDOW,
