@@ -353,16 +353,16 @@ fn note_drops<M: Memory>(socket: Socket<M>, connection: &Connection) {
 fn was_dropped(connection: &Connection, segment: &Segment, follows_evicted: bool) -> bool {
     segment.settle_len();
     let (next, skb_end) = (connection.read_next.get(), connection.skb_end.get());
-    let is_known = is_in_buffer(connection, next);
+    let is_within = is_in_buffer(connection, next);
     let is_unproven =
         connection.drops.get() != 0 && !before(connection.unproven_until.get(), coarse(segment.transport));
     if follows_evicted {
         let socket = Socket::<Probed>::new(connection.address.get() as *const u8);
-        if (!is_known || is_unproven || socket.has_backlog()) && !is_first_in_queue(socket, segment) {
+        if (!is_within || is_unproven || socket.has_backlog()) && !is_first_in_queue(socket, segment) {
             segment.make_ambiguous();
         }
     }
-    if !is_known || !before(skb_end, segment.end()) {
+    if !is_within || !before(skb_end, segment.end()) {
         return false;
     }
     if !segment.is_ambiguous() && is_unproven {
@@ -449,7 +449,7 @@ fn learn_buffer<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u
     connection.taken_from.set(connection.skb_start.get());
 }
 
-/// Whether the byte with this number is in the skb of which a wanted process has read last.
+/// Whether the byte with this number is in the skb that is read, as far as its extent is known.
 #[inline(always)]
 fn is_in_buffer(connection: &Connection, seq: u32) -> bool {
     !before(seq, connection.skb_start.get()) && before(seq, connection.skb_end.get())
@@ -927,6 +927,23 @@ mod tests {
         }
     }
 
+    /// The socket of this connection, with the lengths of its backlog at 32 and of its queue at 24, and the one skb there, with its number at 8.
+    fn queue_of(connection: &Connection) -> (u64, u64) {
+        let [sock, skb] = [(); 2].map(|()| memory::take(memory::slab(64)));
+        Machine::with(|machine| {
+            machine.offsets = Offsets {
+                sock_sk_receive_queue: 8,
+                sock_sk_backlog_len: 32,
+                tcp_skb_cb_seq: 8,
+                ..Offsets::default()
+            };
+        });
+        connection.address.set(sock);
+        memory::write(sock + 8, skb);
+        memory::write(sock + 24, 1_u32);
+        (sock, skb)
+    }
+
     /// Where TCP drops unseen, a segment that reaches beyond its skb may have been dropped, and what is read there came after it: if the socket
     /// has dropped any since.
     #[test]
@@ -934,6 +951,7 @@ mod tests {
         const START: u32 = 1_000;
         const AT: u64 = 50 << 20;
         let connection = connection();
+        let (_, skb) = queue_of(connection);
         connection.skb_start.set(START);
         connection.skb_end.set(START + 100);
         for (start, len, drops, until, was) in [
@@ -954,12 +972,18 @@ mod tests {
             (segment.key.seq, segment.transport) = (start, AT);
             segment.len.set(len);
             segment.longest.set(len);
+            segment.skb.set((skb >> 3) as u32);
+            memory::write(skb + 8, start);
             assert_eq!(was_dropped(connection, &segment, false), was, "{start} {len} {drops} {until}");
             assert_eq!((segment.len.get(), segment.is_ambiguous()), (len, false));
-            // One of several copies ends where its skb does.
+            // One of several copies, as one that may be, ends where its skb does.
+            let is_cut = !was && (START..START + 100).contains(&start) && start + len > START + 100;
+            let cut = if is_cut { START + 100 - start } else { len };
+            assert_eq!(was_dropped(connection, &segment, true), was);
+            assert_eq!((segment.len.get(), segment.is_ambiguous()), (cut, is_cut), "{start} {len}");
             segment.make_ambiguous();
             assert!(!was_dropped(connection, &segment, false));
-            let is_cut = (START..START + 100).contains(&start) && start + len > START + 100;
+            let is_cut = is_cut || was;
             assert_eq!(segment.len.get(), if is_cut { START + 100 - start } else { len }, "{start} {len}");
         }
     }
@@ -971,19 +995,9 @@ mod tests {
         const START: u32 = 1_000;
         const LATER: u32 = 1_010;
         let connection = connection();
-        let [sock, skb] = [(); 2].map(|()| memory::take(memory::slab(64)));
-        Machine::with(|machine| {
-            machine.offsets = Offsets {
-                sock_sk_receive_queue: 8,
-                sock_sk_backlog_len: 32,
-                tcp_skb_cb_seq: 8,
-                ..Offsets::default()
-            };
-        });
-        connection.address.set(sock);
+        let (sock, skb) = queue_of(connection);
         connection.read_next.set(START);
         connection.skb_start.set(START);
-        memory::write(sock + 8, skb);
         for (waiting, first, came_with, skb_end, backlog, drops, is_known) in [
             (1_u32, START, skb, START, 0_u32, 0, true),
             (0, START, skb, START, 0, 0, false),

@@ -430,3 +430,15 @@ fn bytes_behind_others_are_not_of_the_call_that_connected() {
         History { seed, kernel, skips: 2, filter, header_only, ..History::of(&steps) }.expect_true();
     }
 }
+
+/// TCP drops a copy of a received segment, whose number, the other end's, is that of one that was sent: that was said to be dropped.
+#[test]
+fn a_received_segment_that_is_dropped_is_none_that_was_sent() {
+    let came = Step::Segment(GOES);
+    let again = Step::Segment(Segment { again: 1, is_found: true, ..GOES });
+    let acked = tcp(Tcp::Ack { socket: 0, len: 12 });
+    let sent = write(0, 0, 5, Way { then: Then::Tunnelled, ..Way::PLAIN });
+    for seed in 1..4_000 {
+        History { seed, fine: true, ..History::of(&[came, sent, again, acked]) }.expect_true();
+    }
+}
